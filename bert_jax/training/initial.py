@@ -171,6 +171,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     path, step = split_step(config.init)
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
+    left_out: tuple[str, ...] = ()
     if run.checkpoints.is_dir():
         (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step)
@@ -181,13 +182,16 @@ def _read(config: Config, data: RunData) -> InitialState:
         stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
         origin = str(stored.values.get(ORIGIN, ""))
+        if stored.sentence:
+            left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
         params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
         if carry:
             optimizer = optimizer_state.read(Path(path))
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
     params = _without_another_head(params, model, config.model)
-    return dataclasses.replace(_fitted(params, optimizer, config, vocabulary), origin=origin)
+    found = _fitted(params, optimizer, config, vocabulary)
+    return dataclasses.replace(found, origin=origin, notes=(*found.notes, *left_out))
 
 
 def _without_another_head(

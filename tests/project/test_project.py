@@ -20,7 +20,8 @@ SOURCES = sorted(
 # From the lowest to the highest: a file imports from its own folder and from those before it.
 ROOMS = (
     "data_pipeline/errors", "data_pipeline/settings", "launch/exit_codes", "bert_jax/errors",
-    "data_pipeline/storage", "data_pipeline/random", "data_pipeline/tokenizer",
+    "data_pipeline/storage", "data_pipeline/folders", "data_pipeline/random",
+    "data_pipeline/tokenizer",
     "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
     "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
     "data_pipeline/analysis", "data_pipeline/export",
@@ -29,7 +30,8 @@ ROOMS = (
     "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
     "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
     "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed",
-    "bert_jax/convert/tensorflow", "bert_jax/convert/layouts", "bert_jax/convert",
+    "bert_jax/convert/tensorflow", "bert_jax/convert/layouts", "bert_jax/convert/folders",
+    "bert_jax/convert",
     "bert_jax/training", "bert_jax/reporting", "bert_jax/convert/publish",
     "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot",
     "bert_jax/finetune", "bert_jax/ablation", "bert_jax/api", "bert_jax/demo", "bert_jax/commands",
