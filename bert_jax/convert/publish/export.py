@@ -101,10 +101,8 @@ def export(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
-    parts: Mapping[str, Mapping[str, np.ndarray]] = {}
-    if sentence:
-        added, parts = sentence_files(sentence, model_config.max_position_embeddings)
-        files |= added
+    more, parts = sentence_files(sentence, model_config.max_position_embeddings)
+    files |= more
     temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)

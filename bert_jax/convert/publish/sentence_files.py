@@ -21,13 +21,16 @@ from bert_jax.convert.weight_files import SAFETENSORS
 
 
 def sentence_files(
-    encoder: SentenceEncoder, length: int
+    encoder: SentenceEncoder | None, length: int
 ) -> tuple[dict[str, bytes], dict[str, Mapping[str, np.ndarray]]]:
-    """Returns the contents of JSON files, and the tensors of files of weights, by name.
+    """Returns the contents of JSON files, and the tensors of files of weights, by name; none
+    without an encoder.
 
     Args:
         length: of the encoder's longest row in tokens, for texts without another limit.
     """
+    if encoder is None:
+        return {}, {}
     files: dict[str, Any] = {
         MODULES: [_entry(0, "", "Transformer")],
         ENCODER: {
