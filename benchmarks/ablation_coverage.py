@@ -27,6 +27,7 @@ import numpy as np
 
 from bert_jax.ablation import statistics
 from bert_jax.ablation.intervals import Interval, draw_weights
+from bert_jax.metrics.spread import effective_documents
 
 SIZES = {
     "equal": (0.0, (10, 20, 30, 100)),
@@ -56,7 +57,7 @@ class Cell:
         while True:
             sizes = rng.lognormal(0.0, spread, self.documents) * TYPICAL
             counts = np.maximum(1.0, np.round(sizes))
-            if statistics.effective_documents(counts) >= self.fewest:
+            if effective_documents(counts) >= self.fewest:
                 break
         if self.values == "normal":
             of_documents = rng.normal(size=self.documents)

@@ -220,8 +220,9 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
 def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]]) -> str:
     frequent = most_frequent_words(store, _GUESSES)
     found, trivial = found_rate(hidden, guesses), found_rate(hidden, [frequent] * len(hidden))
+    margin = f" ± {1.96 * (found * (1 - found) / len(hidden)) ** 0.5:.1%}" if hidden else ""
     return (
-        f"Of {len(hidden)} hidden words, {found:.1%} are among the model's first three; "
+        f"Of {len(hidden)} hidden words, {found:.1%}{margin} are among the model's first three; "
         f"{trivial:.1%} are one of the three most frequent words ({', '.join(frequent)})."
     )
 

@@ -38,6 +38,7 @@ from bert_jax.ablation.intervals import (
     student_t,
     weighted_means,
 )
+from bert_jax.metrics import spread
 
 POWER: Final = 0.8
 RESAMPLES: Final = 10_000
@@ -121,15 +122,13 @@ def compare(
 
 def compare_resampled(sums: np.ndarray, counts: np.ndarray, drawn: Iterable[Weights]) -> Difference:
     """Returns `compare` of finite sums and positive counts, given what the bootstrap draws."""
-    total, by_seed = counts.sum(), sums.sum(1) / counts.sum()
-    effective = effective_documents(counts)
+    by_seed, effective = sums.sum(1) / counts.sum(), spread.effective_documents(counts)
     bootstrap = of_resamples(
         np.concatenate([weighted_means(sums, counts, *weights) for weights in drawn])
     )
     student = student_t(by_seed)
     seed_sd = float(by_seed.std(ddof=1)) if len(sums) > 1 else float("nan")
-    residuals = (sums.mean(0) - student.mean * counts) / total
-    document_sd = float(np.sqrt((residuals**2).sum() / _kept(counts / total)))
+    document_sd = spread.document_sd(sums.mean(0), counts)
     added = satterthwaite(
         student.mean,
         (Part(seed_sd**2 / len(sums), len(sums) - 1), Part(document_sd**2, effective - 1)),
@@ -146,24 +145,6 @@ def compare_resampled(sums: np.ndarray, counts: np.ndarray, drawn: Iterable[Weig
         seed_sd=seed_sd,
         document_sd=document_sd,
     )
-
-
-def effective_documents(counts: np.ndarray) -> float:
-    """Returns how many documents of equal size tell as much as those of these counts: Kish 1965."""
-    return float(counts.sum() ** 2 / (counts**2).sum())
-
-
-def _kept(shares: np.ndarray) -> float:
-    """Returns the share of the documents' variance that their residuals from the weighted mean
-    keep: 1 - 1/D of D equal documents, less of unequal ones; NaN of one document.
-
-    shares: [D] of all predictions. The mean of the squared residuals, weighted by shares², is that
-    of w²·(1 - 2w + Σw²), where documents have one variance.
-    """
-    if len(shares) < 2:
-        return float("nan")
-    squares = shares**2
-    return float((squares * (1 - 2 * shares + squares.sum())).sum() / squares.sum())
 
 
 def holm(p_values: Iterable[float]) -> list[float]:

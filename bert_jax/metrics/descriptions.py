@@ -13,6 +13,11 @@ _BY_LAST_PART: Final = {
     "baseline_accuracy": "Accuracy of always predicting the most frequent label.",
     "source_loss": "Loss of predicting the frequencies of the labels in the example's source.",
     "source_accuracy": "Accuracy of predicting the most frequent label of the example's source.",
+    "loss_margin": "Half the width of the loss's 95 % interval, by the choice of documents.",
+    "accuracy_margin": "Half the width of the accuracy's 95 % interval, by the choice of "
+    "documents.",
+    "count": "Number of predictions that the means are of.",
+    "documents": "Number of documents that the means are of.",
     "padding": "Share of the positions in the rows that hold no token.",
     "learning_rate": "Learning rate of the last step.",
     "grad_norm": "Norm of the gradients of the last step, before clipping.",

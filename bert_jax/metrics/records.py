@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.remote import reason
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.metrics.jsonl import read_lines
 
 Measured = Literal["train", "eval"]
@@ -100,6 +100,27 @@ def task_metrics(scalars: Mapping[str, Any]) -> dict[str, float]:
         for key, value in scalars.items()
         if key.startswith(TASK_METRIC)
     }
+
+
+def margin(scalars: Mapping[str, Any], key: str, form: str) -> str:
+    """Returns " ± 0.040" of a mean with a margin; "" where none is recorded, or documents are too
+    few for one.
+
+    form: of the mean and its margin.
+    """
+    value = scalars.get(f"{key}_margin")
+    return f" ± {value:{form}}" if is_finite(value) else ""
+
+
+def measured_on(scalars: Mapping[str, Any]) -> str:
+    """Returns "52 MLM and 15 NSP predictions in 8 documents": what the means of an evaluation are
+    of; "" where it is not recorded."""
+    documents = scalars.get("documents")
+    if not is_finite(documents):
+        return ""
+    counts = ((name, scalars.get(f"{name}/count")) for name in objectives_in(scalars))
+    shown = [f"{n:,.0f} {name.upper()}" for name, n in counts if is_finite(n)]
+    return f"{' and '.join(shown)} predictions in {count(round(documents), 'document')}"
 
 
 def shown(metric: float | None) -> str:

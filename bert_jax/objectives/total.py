@@ -15,6 +15,8 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.parallel.global_batch import Batch
 
+ROWS = "rows"  # of the sums of an evaluation: those of each row
+
 Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> sum over the global batch
 
 

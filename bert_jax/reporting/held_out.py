@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_jax.metrics.records import objectives_in, task_metrics
+from bert_jax.metrics.records import margin, measured_on, objectives_in, task_metrics
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.objectives.sequence_classification import REGRESSION
 
@@ -18,10 +18,17 @@ _TASK_BASELINE: Final = (
 
 
 def explanation(record: Mapping[str, Any]) -> str:
-    """Returns what the objectives of a record predict, and what a baseline is."""
+    """Returns what the objectives of a record predict, what a baseline is, and what was measured
+    on."""
     known = [OBJECTIVES[name] for name in objectives_in(record) if name in OBJECTIVES]
     tasks = (f"{each.name.upper()} predicts {each.task}." for each in known if each.task)
-    return " ".join([*tasks, _TASK_BASELINE if task_metrics(record) else _BASELINE])
+    on = measured_on(record)
+    sizes = (
+        [f"Measured on {on}; ± is half of a 95 % interval by the choice of documents."]
+        if on
+        else []
+    )
+    return " ".join([*tasks, _TASK_BASELINE if task_metrics(record) else _BASELINE, *sizes])
 
 
 def unit(record: Mapping[str, Any]) -> str:
@@ -58,6 +65,11 @@ def table(record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, .
     }
     rows = []
     for name, title in names.items():
-        values = ((record.get(f"{name}/{key}"), form) for key, form in columns.values())
-        rows.append((title, *("" if v is None else format(v, form) for v, form in values)))
+        keys = ((f"{name}/{key}", form) for key, form in columns.values())
+        rows.append((title, *(_cell(record, key, form) for key, form in keys)))
     return ("objective", *columns), rows
+
+
+def _cell(record: Mapping[str, Any], key: str, form: str) -> str:
+    value = record.get(key)
+    return "" if value is None else f"{value:{form}}{margin(record, key, form)}"

@@ -109,6 +109,7 @@ def evaluate_run(
     bigram = bigram_loss(text)
     for own in records.values():
         console.print(_table(own, text.sources), markup=False)
+    console.print("±: half of a 95 % interval, by the choice of documents")
     console.print(
         f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
         f"bigram {bigram:.3f} nats"
@@ -264,15 +265,17 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
         ("phase", lambda r: str(r["phase"] + 1)),
         ("length", lambda r: str(r["seq_length"])),
         ("rows", lambda r: f"{r['rows']:,}"),
+        ("documents", lambda r: f"{r['documents']:,.0f}"),
     ]
 
     def number(key: str, spec: str) -> Callable[[dict[str, Any]], str]:
-        return lambda r: format(r[key], spec) if key in r else "-"
+        return lambda r: f"{r[key]:{spec}}{metrics.margin(r, key, spec)}" if key in r else "-"
 
     for name in objectives_in(records[0]):
         pairs = f"{name}/source_accuracy" in records[0]
         trivial = "constant" if pairs else "unigram"
         columns += [
+            (f"{name.upper()} predictions", number(f"{name}/count", ",.0f")),
             (f"{name.upper()} loss", number(f"{name}/loss", ".4f")),
             (trivial, number(f"{name}/baseline_loss", ".4f")),
             ("accuracy", number(f"{name}/accuracy", ".2%")),

@@ -7,7 +7,7 @@ comparable only between runs where that product is equal.
 """
 
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,6 +19,7 @@ from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.data_pipeline.masking.mode import find_mode
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.metrics import spread
 from bert_jax.metrics.neighbor_attention import neighbor_metrics
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
@@ -67,8 +68,8 @@ class HeldOut:
         begin: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows, and the attention on
-        neighbouring tokens if the config measures it.
+        """Returns losses, accuracies and baselines of the held-out rows, what `_margins` says of
+        them, and the attention on neighbouring tokens if the config measures it.
 
         Args:
             advance: called with the number of real tokens of each batch.
@@ -78,10 +79,13 @@ class HeldOut:
         """
         totals, step = SumAccumulator(), compiled or program.evaluate
         batches = self._prefetched(program, while_waiting)
+        parts = []
         for sums in evaluated(batches, functools.partial(step, params), advance, begin):
+            parts.append(jax.tree.map(np.asarray, sums.pop(objectives.ROWS)))
             totals.add(sums)
         attention = totals.sums.pop("attention", None)
         scalars = objectives.summarize(totals.sums, self._sources)
+        scalars |= self._margins(self._per_example(parts))
         return scalars | (neighbor_metrics(attention) if attention else {})
 
     def evaluate_examples(
@@ -94,15 +98,35 @@ class HeldOut:
         step = functools.partial(program.evaluate_rows, params)
         found = evaluated(self._prefetched(program), step, advance)
         parts = [jax.tree.map(np.asarray, sums) for sums in found]
-        rows = jax.tree.map(lambda *batches: np.concatenate(batches)[: self.rows], *parts)
         # Rows past the end have no weight, but they count as padding.
         sums = jax.tree.map(lambda *batches: sum(x.sum(0, np.float64) for x in batches), *parts)
+        values = self._per_example(parts)
+        return objectives.summarize(sums, self._sources) | self._margins(values), values
+
+    def _per_example(self, parts: Sequence[objectives.Sums]) -> PerExample:
+        """Returns the values of the examples, of the sums of each row of all batches."""
+        rows = jax.tree.map(lambda *batches: np.concatenate(batches)[: self.rows], *parts)
         own = {name: of for name, of in rows.items() if name != "tokens"}
         examples = self._batches.evaluation_examples(self.rows)
         ends = np.cumsum(tokens_per_document(self._split))
         documents = np.searchsorted(ends, examples.first_token, "right")
-        values = PerExample.of_rows(examples.number, documents, examples.source, own)
-        return objectives.summarize(sums, self._sources), values
+        return PerExample.of_rows(examples.number, documents, examples.source, own)
+
+    def _margins(self, values: PerExample) -> dict[str, float]:
+        """Returns what the means of each objective are of, predictions and documents, and half the
+        width of their 95 % intervals: how much they vary with the choice of documents."""
+        kept, documents = np.unique(values.document, return_inverse=True)
+        scalars = {"documents": float(len(kept))}
+        for name, own in values.sums.items():
+            by_document = {
+                what: np.bincount(documents, of, minlength=len(kept)) for what, of in own.items()
+            }
+            count = by_document["count"]
+            scalars[f"{name}/count"] = float(count.sum())
+            for what, key in (("loss", "loss"), ("accuracy", "correct")):
+                if key in by_document:
+                    scalars[f"{name}/{what}_margin"] = spread.margin(by_document[key], count)
+        return scalars
 
     def _prefetched(
         self, program: StepFunctions, while_waiting: Callable[[], None] = lambda: None

@@ -7,7 +7,7 @@ import rich.progress
 import rich.text
 
 from bert_jax.metrics.neighbor_attention import by_layer
-from bert_jax.metrics.records import objectives_in, task_metrics
+from bert_jax.metrics.records import margin, measured_on, objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
 
@@ -66,7 +66,8 @@ class RunDisplay:
 
 
 def held_out(scalars: Mapping[str, float]) -> str:
-    """Formats losses and accuracies, each with its trivial baseline in parentheses."""
+    """Formats losses and accuracies, each with its margin, its trivial baseline in parentheses, and
+    what they were measured on."""
     parts, measured = [], task_metrics(scalars)
     for name in () if measured else objectives_in(scalars):
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
@@ -74,12 +75,15 @@ def held_out(scalars: Mapping[str, float]) -> str:
         source = scalars.get(f"{name}/source_accuracy")
         word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
         parts.append(
-            f"{name.upper()} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
-            f"accuracy {right:.1%} ({trivial:.1%}{alone})"
+            f"{name.upper()} loss {loss:.3f}{margin(scalars, f'{name}/loss', '.3f')} "
+            f"({word}{trivial_loss:.3f}), accuracy {right:.1%}"
+            f"{margin(scalars, f'{name}/accuracy', '.1%')} ({trivial:.1%}{alone})"
         )
     if measured:
         shown = (f"{name} {value:.4f}" for name, value in measured.items())
         parts.append(", ".join([f"loss {scalars['loss']:.4f}", *shown]))
+    if on := measured_on(scalars):
+        parts.append(f"{on}, ± 95 %")
     attention = by_layer(scalars).values()
     if attention:
         shares = ", ".join(f"{share:.0%}" for share in attention)

@@ -151,9 +151,11 @@ def _make_eval_step(
         outputs = model(batch)
         if by_row:
             return objectives.row_sums(outputs, batch, corpus)
-        sums = objectives.all_sums(outputs, batch, corpus)[1]
+        sums: dict[str, Any] = objectives.all_sums(outputs, batch, corpus)[1]
         if isinstance(config.model, TaskModelConfig):  # its metrics are no sums
             sums["outputs"] = outputs
+        else:  # how much the means vary with the choice of documents
+            sums[objectives.ROWS] = objectives.row_sums(outputs, batch, corpus)
         if config.evaluation.attention:
             sums["attention"] = neighbor_attention(model.encoder, batch)
         return sums

@@ -16,6 +16,7 @@ import scipy.stats
 
 from bert_jax.ablation import intervals, statistics
 from bert_jax.ablation.intervals import Part
+from bert_jax.metrics.spread import effective_documents
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "statistics.npz"
 SEEDS, DOCUMENTS, EXAMPLES = 5, 100, 5  # of a simulated report; examples in each document
@@ -182,7 +183,7 @@ def test_the_interval_covers_the_truth_with_few_unequal_documents(seeds: int, se
     rng, held, reports = np.random.default_rng(30), 0, 0
     while reports < 1000:
         counts = np.round(1000 * rng.lognormal(0, 1.5, 40))
-        if statistics.effective_documents(counts) < statistics.FEWEST_DOCUMENTS:
+        if effective_documents(counts) < statistics.FEWEST_DOCUMENTS:
             continue
         sums = (rng.normal(size=40) + rng.normal(0, seed_sd, (seeds, 1))) * counts
         found = statistics.compare_resampled(sums, counts, drawn(seeds, 40, 500))

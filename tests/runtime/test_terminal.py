@@ -8,6 +8,8 @@ import pytest
 import rich.console
 
 from bert_jax.distributed.watchdog import ProcessExit
+from bert_jax.reporting.held_out import explanation
+from bert_jax.reporting.held_out import table as table_of
 from bert_jax.runtime import console
 from bert_jax.runtime.console import clock, table
 from bert_jax.training.progress import RunDisplay, held_out
@@ -39,6 +41,18 @@ PAIR = "loss 2.500 (2.750), accuracy 50.0% (25.0%, source alone 37.5%)"
 )
 def test_every_objective_stands_beside_its_baseline(objectives, line):
     assert held_out(scalars(*objectives)) == line
+
+
+def test_figures_stand_beside_their_number_and_margin():
+    """Those that are recorded: an earlier version recorded none, one document has no margin."""
+    sizes = {"documents": 8.0, "mlm/count": 5200.0, "mlm/accuracy_margin": float("nan")}
+    found = scalars("mlm") | sizes | {"mlm/loss_margin": 0.04829}
+    line = "MLM loss 1.500 ± 0.048 (unigram 1.750), accuracy 50.0% (25.0%)"
+    assert held_out(found) == f"{line}; 5,200 MLM predictions in 8 documents, ± 95 %"
+    _, rows = table_of(found)
+    assert rows == [("Masked tokens (MLM)", "1.500 ± 0.048", "1.750", "50.0%", "25.0%")]
+    assert "Measured on 5,200 MLM predictions in 8 documents; ± is half" in explanation(found)
+    assert "±" not in explanation(scalars("mlm"))
 
 
 @pytest.mark.parametrize(("phases", "said"), [(1, "step 5/20  loss"), (2, "step 5/20  phase 2/2")])
