@@ -1,6 +1,6 @@
 """How often the intervals of an ablation's difference hold the truth, in simulated reports.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/ablation_coverage.py --out=coverage.jsonl
+    OPENBLAS_NUM_THREADS=1 python benchmarks/ablation_coverage.py --resamples=1000 --out=coverage.jsonl
     python benchmarks/ablation_coverage.py --reports=400 --only=lognormal    # some cells, roughly
 
 A report is `bert_jax.ablation.statistics.compare` of a difference of zero: the mean over seeds of

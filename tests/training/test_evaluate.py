@@ -55,7 +55,8 @@ def rows_seen(config: Config, store: TokenStore, **options: object) -> dict[str,
         seen.append({name: np.asarray(array) for name, array in batch.items()})
         sums = {"loss": 0.0, "correct": 0.0, "count": 1.0}
         mlm = {**sums, "baseline_loss": 0.0, "baseline_correct": 0.0}
-        return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}}
+        rows = {name: np.ones(len(batch["input_ids"])) for name in sums}
+        return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}, "rows": {"mlm": rows}}
 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     program = SimpleNamespace(rows=global_batch.batch_sharding(mesh), evaluate=evaluate)
