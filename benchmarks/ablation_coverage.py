@@ -1,6 +1,6 @@
 """How often the intervals of an ablation's difference hold the truth, in simulated reports.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/ablation_coverage.py --resamples=1000 --out=coverage.jsonl
+    python benchmarks/ablation_coverage.py --resamples=1000 --out=coverage.jsonl
     python benchmarks/ablation_coverage.py --reports=400 --only=lognormal    # some cells, roughly
 
 A report is `bert_jax.ablation.statistics.compare` of a difference of zero: the mean over seeds of
@@ -9,7 +9,7 @@ Reports with fewer effective documents than a verdict needs are drawn again, as 
 on them. Power: how often a difference of `detectable` is shown, without Holm's correction.
 
 Each cell is a line of `--out`; those that are there are not computed again. The first command, with
-one thread a process, makes the table of docs/ablations.md.
+OPENBLAS_NUM_THREADS=1, makes the table of docs/ablations.md.
 """
 
 import argparse
