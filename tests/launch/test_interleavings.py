@@ -4,7 +4,6 @@ Between two steps other launchers move, machines are made, lost and preempted, h
 user stops, deletes and runs the job, time passes, a request or its answer is lost, a launcher dies.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from unittest import mock
@@ -22,104 +21,22 @@ from hypothesis.stateful import (
 from launch_jobs import job
 from memory_bucket import MemoryBucket
 from stepped import KilledError, Program, current
+from stepped_cloud import NO_CAPACITY, STARTING, Cloud, Machines, answered, arrives
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import ending, submit
 from bert_jax.launch.agent.coordinator import Coordinator, Events
 from bert_jax.launch.backends import tpu
-from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import LOST, STOPPED
 from bert_jax.launch.history import INSTALLING, READY, RUNNING, History, HostState, used
-from bert_jax.launch.queued_resources import ApiError
-from bert_jax.launch.reconcile import Resource, transient_code
 from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.watch import SILENT, Watcher
 
 LIMITS = Limits(max_preemptions=2, max_failures=1, grace=0.0, noticing=0.0, margin=0.0)
-NO_CAPACITY = "There is no more capacity in the zone"
 LATE = 70.0  # seconds: a claim that is older counts no more
-STARTING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 RARELY = st.sampled_from([False] * 7 + [True])
 WHO = st.integers(0, 1)
-
-
-@dataclasses.dataclass
-class Machines:
-    """A queued resource, its host if that has booted, and what happened to it.
-
-    of: run and id of the submission in whose name it was requested.
-    """
-
-    number: int
-    state: str
-    of: tuple[int, str]
-    code: int = 0
-    error: str = ""
-    coordinator: Coordinator | None = None
-    boot: str = ""
-    silent_at: float = float("-inf")  # when it last was, before its host reported again
-
-    @property
-    def is_training(self) -> bool:
-        return bool(self.coordinator and self.coordinator.plan.is_running)
-
-    @property
-    def last_code(self) -> int | None:
-        attempts = self.coordinator.plan.attempts if self.coordinator else ()
-        return attempts[-1].code if attempts else None
-
-
-class Cloud:
-    """The API of queued resources for one launcher, which waits before each request."""
-
-    def __init__(self, world: "Launchers", of: tuple[int, str] | None):
-        self.world, self.of = world, of
-
-    def list(self) -> list[Resource]:
-        arrives("list")
-        return [
-            Resource(m.number, m.state, m.code, m.error, m.of[1])
-            for _, m in sorted(self.world.machines.items())
-        ]
-
-    def create(self, number: int) -> None:
-        assert self.of, "a command that ends a job requests machines"
-        arrives("create")
-        if self.world.is_full:
-            raise ApiError(NO_CAPACITY, "RESOURCE_EXHAUSTED", transient_code("RESOURCE_EXHAUSTED"))
-        if number not in self.world.machines:
-            self.world.check_create(number, self.of)
-            self.world.machines[number] = Machines(number, STARTING[0], self.of)
-        answered()
-
-    def delete(self, number: int) -> None:
-        arrives("delete")
-        if number in self.world.machines:
-            self.world.check_delete(self.world.machines[number])
-            self.world.machines[number].state = "DELETING"
-        answered()
-
-
-def arrives(at: str) -> None:
-    """A program waits before a request, which may then get lost."""
-    if program := current():
-        program.pause(at)
-        if program.fault == "before":
-            fail(program, at)
-
-
-def answered() -> None:
-    """The answer to a request may get lost."""
-    if (program := current()) and program.fault == "after":
-        fail(program, program.at)
-
-
-def fail(program: Program, at: str) -> None:
-    program.fault = ""
-    if at in ("list", "create", "delete"):
-        raise ApiError("UNAVAILABLE: try again", "UNAVAILABLE", transient_code("UNAVAILABLE"))
-    raise BucketError("503")
 
 
 class Launchers(RuleBasedStateMachine):
