@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,10 +64,7 @@ def build_store(
     build.check_out(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.documents.", dir=out.parent) as folder:
-        write(documents, Path(folder), field)
-        source = SourceSpec("documents", Path(folder), name, language)
+    with _written(documents, out, name, language, field) as source:
         if tokenizer is None:
             tokenizer = vocabulary.train_tokenizer(
                 [source], vocab_size, model=algorithm, lowercase=lowercase, progress=progress
@@ -79,6 +77,17 @@ def build_store(
             workers=workers,
             progress=progress,
         )
+
+
+@contextmanager
+def _written(
+    documents: Iterable[Content], out: Path, name: str, language: str, field: str
+) -> Iterator[SourceSpec]:
+    """The documents as a source of a build, in a temporary folder next to `out`."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.documents.", dir=out.parent) as folder:
+        write(documents, Path(folder), field)
+        yield SourceSpec("documents", Path(folder), name, language)
 
 
 def inspect(

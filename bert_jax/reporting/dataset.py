@@ -140,8 +140,7 @@ def inspect(
     print_examples(shown, heads)
     if page:
         about = _about(path, split_name, config, words, phase)
-        command = f"pretrain {words} --config.data.store={shlex.quote(str(path))} --workdir=run"
-        steps = [("Train on these examples:", f"{program()} {command}")] if words else []
+        steps = _next_steps(path, words)
         _write_page(epath.Path(page), about, steps, tables, lengths, shown, heads)
 
 
@@ -157,6 +156,12 @@ def _about(
         "when": run_facts.now(),
         "where": f"{host_name()}, bert-jax {version('bert-jax')}",
     }
+
+
+def _next_steps(path: Path | str, words: str) -> list[tuple[str, str]]:
+    """The command that trains on the examples, none for a config of a program."""
+    command = f"pretrain {words} --config.data.store={shlex.quote(str(path))} --workdir=run"
+    return [("Train on these examples:", f"{program()} {command}")] if words else []
 
 
 def _first_examples(

@@ -99,9 +99,7 @@ def build_store(
             return _reuse(out, inputs, progress, strict)
         if merge_only:
             folders.check_there()
-        folders.claim()
-        working_folder.claim(folders.home)
-        with working_folder.locked(folders.home):
+        with _claimed(folders):
             if not working_folder.is_free(out):  # another build has just finished it
                 return _reuse(out, inputs, progress, strict)
             built, units = _ready(inputs, workers, progress, merge_only, pipeline, bool(work))
@@ -200,6 +198,15 @@ def _inputs(
     return _Inputs(
         tokenizer, found, digests, folders, plan, settings, digest(held_out_share), accepted
     )
+
+
+@contextmanager
+def _claimed(folders: ShardFolders) -> Iterator[None]:
+    """The working folders of a build are its own, and no other build of the store runs."""
+    folders.claim()
+    working_folder.claim(folders.home)
+    with working_folder.locked(folders.home):
+        yield
 
 
 def _merge(

@@ -69,10 +69,7 @@ def merge(
         for entry, pairs in zip(entries, repeated.tolist(), strict=True):
             entry["duplicates"] = dict(zip([spec.name for spec in sources], pairs, strict=True))
     counts = [_counts(documents, side == n, len(sources)) for n in range(len(SPLITS))]
-    short = [_short(documents, side == n, len(sources)) for n in range(len(SPLITS))]
-    for split, of_sources, short_ones in zip(SPLITS, counts, short, strict=True):
-        for entry, values, few in zip(entries, of_sources.tolist(), short_ones, strict=True):
-            entry["splits"][split] = {**dict(zip(_COUNTED, values, strict=True)), "short": few}
+    _enter_splits(entries, documents, side, counts)
     _check_yield(entries)
     _warn_of_much_held_out(sources, entries, LARGEST_SHARE if share is None else share)
     languages = sorted({spec.language for spec in sources})
@@ -106,6 +103,19 @@ def _counts(documents: Documents, chosen: np.ndarray, sources: int) -> np.ndarra
     units = np.stack([np.ones(len(chosen), np.int64), documents.sentences, documents.tokens], 1)
     np.add.at(counts, documents.source[chosen], units[chosen])
     return counts
+
+
+def _enter_splits(
+    entries: Sequence[dict[str, Any]],
+    documents: Documents,
+    side: np.ndarray,
+    counts: Sequence[np.ndarray],
+) -> None:
+    """Puts what each split has of each source into the sources' entries."""
+    for n, (split, of_sources) in enumerate(zip(SPLITS, counts, strict=True)):
+        short = _short(documents, side == n, len(entries))
+        for entry, values, few in zip(entries, of_sources.tolist(), short, strict=True):
+            entry["splits"][split] = {**dict(zip(_COUNTED, values, strict=True)), "short": few}
 
 
 def _short(documents: Documents, chosen: np.ndarray, sources: int) -> list[int]:

@@ -232,9 +232,9 @@ def test_two_runs_are_compared_with_the_head_that_no_class_has(
 def test_other_tokens_are_one_line(
     folder: Path, other: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    settings = json.loads((other / "tokenizer.json").read_text())
-    settings["normalizer"]["lowercase"] = False
-    (other / "tokenizer.json").write_text(json.dumps(settings))
+    settings = json.loads((other / "tokenizer_config.json").read_text())
+    settings["do_lower_case"] = False
+    (other / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "lines").write_text("the same\nHello, the other\n")
     assert verify(folder / "run", other, f"--text={folder / 'lines'}") == FAILED
     line = capsys.readouterr().err

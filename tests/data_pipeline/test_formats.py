@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import demo
 from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
+from bert_jax.demo import source_of
 
 TEXT = b"It was a dark night. Nothing moved.\n"
 ZIP, OTHER = "unpack it", "write its rows to a .jsonl file"
@@ -264,9 +264,9 @@ ARTICLE = json.dumps({"id": "1", "title": "T", "text": "T\n\nText."}).encode()
 def test_the_demo_guesses_the_kind(tmp_path: Path, name: str, data: bytes, kind: str) -> None:
     (tmp_path / name).write_bytes(data)
     assert guess_kind(tmp_path / name) == kind
-    source = demo._source(str(tmp_path / name))
+    source = source_of(str(tmp_path / name))
     assert (source.kind, source.name) == (kind, "text")
-    source = demo._source(f"lines:{tmp_path / name},lang=de")
+    source = source_of(f"lines:{tmp_path / name},lang=de")
     assert (source.kind, source.name, source.language) == ("lines", "text", "de")
 
 
@@ -286,6 +286,6 @@ def test_the_demo_looks_at_the_whole_folder(tmp_path: Path) -> None:
         (tmp_path / file).rename(tmp_path / "data.sqlite")
     assert guess_kind(tmp_path) == "books"
     with pytest.raises(UserError, match=OTHER):
-        find(demo._source(str(tmp_path)))
+        find(source_of(str(tmp_path)))
     with pytest.raises(UserError, match="absent: no such file or folder"):
-        find(demo._source(str(tmp_path / "absent")))
+        find(source_of(str(tmp_path / "absent")))

@@ -93,16 +93,17 @@ def test_lone_surrogates_in_json_cost_a_character_not_the_build(tmp_path: Path) 
 
 
 def test_lone_surrogates_in_docstrings(tmp_path: Path) -> None:
-    (tmp_path / "pydoc_data").mkdir()
+    text = tmp_path / "text"
+    (text / "pydoc_data").mkdir(parents=True)
     topics = (
         f"topics = {{'a': 'Text {chr(92)}ud800 of a topic.', '{chr(92)}udfff': 'More text.'}}\n"
     )
-    (tmp_path / "pydoc_data/topics.py").write_text(topics)
-    (tmp_path / "m.py").write_text('"""One \\ud800 two three four."""\n')
-    spec = parse_source(f"python:{tmp_path}")
+    (text / "pydoc_data/topics.py").write_text(topics)
+    (text / "m.py").write_text('"""One \\ud800 two three four."""\n')
+    spec = parse_source(f"python:{text}")
     texts = [d.text for file in find(spec).files for d in read(spec, file)]
     assert texts == ["One \ufffd two three four.", "Text \ufffd of a topic.", "More text."]
-    assert len(made(f"python:{tmp_path}", tmp_path).train.tokens)
+    assert len(made(f"python:{text}", tmp_path).train.tokens)
 
 
 @pytest.mark.parametrize("kind", ["lines", "books", "wikiextractor"])
@@ -152,10 +153,12 @@ def test_a_regular_expression_that_never_ends_is_one_line(
     tmp_path: Path, parts: dict[str, object], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes(altered(**parts))
+    text = tmp_path / "text"
+    text.mkdir()
     for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"{'a' * 40}b {name}.\n\nOne.\n\nTwo.\n")
+        (text / f"{name}.txt").write_text(f"{'a' * 40}b {name}.\n\none.\n\ntwo.\n")
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
-    source = parse_source(f"lines:{tmp_path}")
+    source = parse_source(f"lines:{text}")
     monkeypatch.setattr("bert_jax.data_pipeline.build.units._UNIT_BYTES", 1)
     with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library failed"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import csv
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -133,6 +134,7 @@ TYPED = (
     ),
     Typed("bert-jax compile", f"{{}} {COMPILED}", "a smaller model"),
     Typed("python benchmarks/", "{} --help", "takes hours"),
+    Typed("OPENBLAS_NUM_THREADS=1 python benchmarks/", "{} --help", "the same"),
 )
 PACKAGES = {  # Python that imports them is saved, but not run without them
     "transformers": "the extra [torch], with which .ci/run runs this test",
@@ -145,7 +147,8 @@ FOREIGN_FLAGS = {
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
     "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array", "repo",
     "include", "local", "file_format", "temp_location", "direct_num_workers",
-    "direct_running_mode", "region",
+    "direct_running_mode", "region", "links", "sections", "lists", "test", "dependency", "export",
+    "signal", "output",
 }  # fmt: skip
 
 
@@ -221,6 +224,7 @@ def test_every_command_is_known(block: Block, command: str) -> None:
     bare = (re.split("['\"]", word)[0] for word in shlex.split(command, posix=False))
     unquoted = [word for word in bare if "[" in word]
     assert not unquoted, f"{block.place}: zsh takes [ for a pattern: quote {unquoted[0]}"
+    words = list(itertools.dropwhile(re.compile("[A-Z_]+=").match, words))  # variables for it
     if words[0] == "bert-jax":
         assert words[1] in ("--help", "--version") or cli.find(words[1:])
     elif words[0] == "make":
