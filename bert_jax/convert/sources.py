@@ -1,5 +1,6 @@
 """Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ from bert_jax.data_pipeline.storage.reader_errors import ZIP_ERRORS, one_line
 from bert_jax.data_pipeline.storage.regular_file import TOKENIZER, check_regular
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.runtime.log import logger
 from bert_jax.workdir.layout import Workdir, split_step
 
 
@@ -139,8 +141,9 @@ def local_folder(source: str) -> Iterator[Path]:
     elif is_remote(source) or _is_zip(source):
         temporary = Path(tempfile.mkdtemp(prefix="bert-jax-"))
         try:
-            (_copy if is_remote(source) else _unpack)(source, temporary)
-            yield temporary
+            with _naming(source, temporary):
+                (_copy if is_remote(source) else _unpack)(source, temporary)
+                yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     elif Path(source).is_file():
@@ -152,6 +155,23 @@ def local_folder(source: str) -> Iterator[Path]:
         )
     else:
         yield Path(source)
+
+
+@contextmanager
+def _naming(source: str, temporary: Path) -> Iterator[None]:
+    """Messages about files in the temporary folder name those of the source, which the user has."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg, record.args = record.getMessage().replace(str(temporary), source), ()
+        return True
+
+    logger.addFilter(rename)
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(str(temporary), source)) from None
+    finally:
+        logger.removeFilter(rename)
 
 
 def _is_zip(source: str) -> bool:

@@ -109,7 +109,9 @@ def test_a_tensorflow_checkpoint_is_the_same_as_its_import(
     assert verify(source, tmp_path / "out", f"--text={tmp_path / 'text'}") == DONE
     said = capsys.readouterr().out
     assert table_of(said) == dict.fromkeys(OUTPUTS, 0)
-    assert said.startswith("2 texts, 12 tokens\n")
+    casing = f"{source}/vocab.txt: nothing beside it says do_lower_case: text is lower-cased"
+    assert said.startswith(casing), "a zip names what it holds, not where it was unpacked"
+    assert "\n2 texts, 12 tokens\n" in said
 
 
 def test_a_model_on_the_hub_is_compared(

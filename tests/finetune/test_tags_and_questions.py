@@ -178,8 +178,9 @@ ANSWER = [{"text": "dal", "answer_start": 4}]
         ("question_answering", "", SQUAD, "train: not JSON"),
         ("question_answering", SQUAD, SQUAD, "train: question 1 has no answer; give a labelled"),
         (
-            "question_answering", ANSWER, [{"text": "dal", "answer_start": 3}],
-            "held: question 1: answer 'dal' is not at character 3 of its context, where ' da' is",
+            "question_answering", [{"text": "dal", "answer_start": 3}], ANSWER,
+            "train: no question to learn; 1 answer not at the offset, the first: question 1: "
+            "answer 'dal' is not at character 3 of its context, where ' da' is",
         ),
         (
             "question_answering", ANSWER, None,
