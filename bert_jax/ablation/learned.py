@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.ablation import statistics
 from bert_jax.ablation.results import Measured, Results, judged, own_objectives
-from bert_jax.ablation.statistics import FEWEST_SEEDS, Difference
+from bert_jax.ablation.statistics import FEWEST_DOCUMENTS, Difference
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.training.held_out_form import OWN
 
@@ -27,7 +27,7 @@ def unlearned(results: Results) -> Iterator[Unlearned]:
     the tasks, that were not learned.
 
     Not learned: the interval of the loss minus that of the best constant answer reaches zero. With
-    fewer than 3 seeds the mean decides.
+    fewer than 3 seeds the mean decides; of fewer than 10 effective documents nothing is said.
     """
     for variant in results.ablation.variants:
         runs = list(results.of(variant.name).values())
@@ -48,7 +48,7 @@ def unlearned(results: Results) -> Iterator[Unlearned]:
 
 def _below(runs: list[Measured], form: str, name: str) -> Difference | None:
     """Returns the loss minus that of a constant answer if that is not shown to be below zero; None
-    if it is, or if there is no such answer."""
+    if it is, if there is no such answer, or if there are too few documents to tell."""
     sums = []
     first = runs[0].forms[form]
     count = first.sums[name]["count"].astype(np.float64)
@@ -63,5 +63,7 @@ def _below(runs: list[Measured], form: str, name: str) -> Difference | None:
     kept, documents = np.unique(first.document, return_inverse=True)
     by_document = statistics.by_document(np.stack(sums), documents, len(kept))
     found = statistics.compare(by_document, statistics.by_document(count, documents, len(kept)))
-    highest = found.interval.high if found.seeds >= FEWEST_SEEDS else found.mean
+    if found.effective_documents < FEWEST_DOCUMENTS:
+        return None  # their interval may have no bound, whatever was learned
+    highest = found.interval.high if found.judged else found.mean
     return found if highest >= 0 else None

@@ -203,6 +203,18 @@ def test_an_objective_that_was_not_learned_is_said_in_the_first_lines(
                 assert page.index(line) < page.index("<svg")
 
 
+@pytest.mark.parametrize(("documents", "is_said"), [(2, False), (9, False), (10, True)])
+def test_too_few_documents_do_not_show_that_an_objective_was_not_learned(
+    documents, is_said, tmp_path, store
+):
+    """The interval of two documents reaches zero where the loss is far below a constant answer."""
+    made = made_results(tmp_path, store, {"a": -0.1}, documents=documents)
+    found = with_objective(made, "a", 0.0 if is_said else 0.1)
+    assert bool(list(sentences.not_learned(found))) == is_said
+    if not is_said:
+        assert not list(sentences.not_learned(with_objective(made, "a", -0.1)))
+
+
 def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
     tmp_path, store, monkeypatch
 ):
