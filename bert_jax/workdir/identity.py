@@ -23,7 +23,7 @@ from bert_jax.workdir.layout import Workdir
 _MAY_CHANGE = re.compile(
     r"config\.(log_every_steps|init\b|data\.store|optimizer\.(?!name|moment_dtype)"
     r"|task\.(data|held_out|tokenizer|epochs|warmup_share|evaluations|keep)\b"
-    r"|task\.(max_answer|n_best|null_threshold)\b"
+    r"|task\.(max_answer|n_best|null_threshold|strict)\b"
     r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
 )
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")

@@ -80,7 +80,7 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     assert np.isfinite(losses).all()
     assert abs(losses[0] - np.log(2)) < 0.1
     said = capsys.readouterr().out
-    assert "half " in said
+    assert "HALF loss" in said
     assert "mlm" not in said.lower()
 
     (evaluated,) = evaluate_run(run)

@@ -260,7 +260,8 @@ def tables(names: tuple[str, ...]) -> None:
         console.print(fill.table([[Fill(name, 0.5)]]))
         console.print(fill.table([[Fill(name, 0.5)], [Fill(name, 0.5)]]))
         _print_table(name, (name, name), [(name, 1), (name, name)])
-    records = [{"form": "own", "step": 1, "phase": 0, "seq_length": 8, "rows": 8, "nsp/loss": 1.0}]
+    sizes = {"seq_length": 8, "rows": 8, "documents": 8}
+    records = [{"form": "own", "step": 1, "phase": 0, **sizes, "nsp/loss": 1.0}]
     console.print(evaluate._table(records, names))
 
 

@@ -40,7 +40,7 @@ MAY = """
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
     task.data task.held_out task.tokenizer task.epochs task.warmup_share task.evaluations task.keep
-    task.max_answer task.n_best task.null_threshold
+    task.max_answer task.n_best task.null_threshold task.strict
 """
 MAY_NOT = """
     seed objectives init_vocabulary init_positions init_optimizer
@@ -56,7 +56,7 @@ MAY_NOT = """
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
     optimizer.name optimizer.moment_dtype
     task.name task.text task.pair task.label task.batches task.stride task.max_question
-    task.layers task.join task.pooling
+    task.layers task.join task.pooling task.answer_softmax task.split_special_tokens
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [
