@@ -90,7 +90,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "bert_jax/ablation/record.py": (OWN, {"_write", "note_command"}),
     "bert_jax/ablation/report.py": (OWN, {"_write_csv", "write"}),
     "bert_jax/ablation/run.py": (OWN, {"_locked"}),
-    "bert_jax/api/data.py": (CHECKED, {"build_store"}),
+    "bert_jax/api/data.py": (CHECKED, {"_written"}),
     "bert_jax/api/embed.py": (CHECKED, {"_claim", "_join", "embed"}),
     "bert_jax/api/vector_files.py": (
         TEMPORARY,
