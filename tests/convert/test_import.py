@@ -347,6 +347,17 @@ def test_a_google_folder_that_is_not_whole_is_one_line(
     fails_in_one_line(google, tmp_path / "out", message, capsys)
 
 
+def test_a_damaged_file_in_a_zip_is_named_as_the_user_has_it(
+    google: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (google / "bert_config.json").write_text("{}")
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        for file in google.iterdir():
+            archive.write(file, file.name)
+    message = f"{tmp_path / 'model.zip'}/bert_config.json: no vocab_size"
+    fails_in_one_line(tmp_path / "model.zip", tmp_path / "out", message, capsys)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
