@@ -54,7 +54,7 @@ class Objective:
     make_head: Callable[[Any, Keys], nnx.Module]  # of a `ModelConfig`, as `flops`
     logits: Callable[[Any, States, Batch], jax.Array]  # (head, states, batch) -> float32
     # (logits, batch, corpus) -> "loss" (nats), "count", "correct" if there are right answers, and
-    # sums for `baselines`
+    # sums for `baselines`; of a batch, or of one row, whose arrays lack the dimension of rows
     sums: Callable[[jax.Array, Batch, Corpus], dict[str, jax.Array]]
     # (sums, source names) -> metrics of trivial predictions: "baseline_loss", …
     baselines: Callable[[Mapping[str, Any], Sequence[str]], dict[str, float]]

@@ -42,9 +42,9 @@ def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
     the row; answer_weights: float32 [B, N].
     """
     examples_BxS = batch.get("reading_ids", batch["example_ids"])
-    own_BxN = jnp.take_along_axis(examples_BxS, batch["cls_positions"], axis=1)
-    inside_BxNxS = examples_BxS[:, None] == own_BxN[..., None]
-    scores_2xBx1xS = jnp.moveaxis(logits_BxSx2, -1, 0)[:, :, None]
+    own_BxN = jnp.take_along_axis(examples_BxS, batch["cls_positions"], axis=-1)
+    inside_BxNxS = examples_BxS[..., None, :] == own_BxN[..., None]
+    scores_2xBx1xS = jnp.moveaxis(logits_BxSx2, -1, 0)[..., None, :]
     ends_2xBxN = jnp.stack([batch["answer_starts"], batch["answer_ends"]])
     loss_2xBxN, correct_2xBxN = log_loss(
         jnp.where(inside_BxNxS, scores_2xBx1xS, -jnp.inf), ends_2xBxN

@@ -65,13 +65,14 @@ def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str
     source_BxNxC = (
         jax.nn.one_hot(batch["pair_sources"], len(corpus.sources)) * weights_BxN[..., None]
     )
+    predictions = tuple(range(weights_BxN.ndim))
     label_BxNx2 = jax.nn.one_hot(batch["pair_labels"], 2)
     return {
         "loss": jnp.sum(loss_BxN * weights_BxN),
         "correct": jnp.sum(correct_BxN * weights_BxN),
         "count": jnp.sum(weights_BxN),
-        "source_correct": jnp.sum(source_BxNxC * correct_BxN[..., None], axis=(0, 1)),
-        "source_labels": jnp.einsum("bnc,bnl->cl", source_BxNxC, label_BxNx2),
+        "source_correct": jnp.sum(source_BxNxC * correct_BxN[..., None], axis=predictions),
+        "source_labels": jnp.einsum("...nc,...nl->cl", source_BxNxC, label_BxNx2),
     }
 
 

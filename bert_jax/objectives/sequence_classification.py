@@ -73,7 +73,7 @@ def _multi_label_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> 
         "loss": jnp.sum(loss_BxNxC.mean(-1) * weights_BxN),
         "correct": jnp.sum(((x > 0) == (y > 0.5)).mean(-1) * weights_BxN),
         "count": jnp.sum(weights_BxN),
-        "labels": jnp.einsum("bnc,bn->c", y, weights_BxN),
+        "labels": jnp.einsum("...nc,...n->c", y, weights_BxN),
     }
 
 
@@ -93,8 +93,8 @@ def _regression_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> d
     return {
         "loss": jnp.sum(jnp.square(logits_BxNxC - labels_BxNxC).mean(-1) * weights_BxN),
         "count": jnp.sum(weights_BxN),
-        "labels": jnp.einsum("bnc,bn->c", labels_BxNxC, weights_BxN),
-        "squares": jnp.einsum("bnc,bn->c", jnp.square(labels_BxNxC), weights_BxN),
+        "labels": jnp.einsum("...nc,...n->c", labels_BxNxC, weights_BxN),
+        "squares": jnp.einsum("...nc,...n->c", jnp.square(labels_BxNxC), weights_BxN),
     }
 
 

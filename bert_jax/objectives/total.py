@@ -4,7 +4,6 @@ A loss is sum / count over the global batch, never a mean of means, so it does n
 rows are sharded. (The original normalizes per core and adds 1e-5 to the count.)
 """
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -59,9 +58,10 @@ def all_sums(
 def row_sums(outputs: Mapping[str, jax.Array], batch: Batch, corpus: Corpus) -> Sums:
     """Returns the sums of `all_sums` for each row of a batch: their first dimension is B."""
 
+    # A row has no dimension of rows, so that in a program that computes the sums of the batch, too,
+    # the losses of the predictions have the same shapes, and XLA computes them once.
     def of_row(outputs: dict[str, jax.Array], batch: dict[str, jax.Array]) -> Sums:
-        one_row = functools.partial(jax.tree.map, lambda x: x[None])
-        return all_sums(one_row(outputs), one_row(batch), corpus)[1]
+        return all_sums(outputs, batch, corpus)[1]
 
     return jax.vmap(of_row)(dict(outputs), dict(batch))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -74,3 +75,28 @@ def global_batch(
         return jax.make_array_from_callback(shape, sharding, shard)
 
     return {name: place(values) for name, values in local.items()}
+
+
+def local_values(array: jax.Array) -> np.ndarray:
+    """Returns the rows [n, …] of a global array [B, …] that this process holds, as `local_rows`."""
+    shards = {shard.index[0].start or 0: shard.data for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(shards[first]) for first in sorted(shards)])
+
+
+def gather_batches(local: Any, sharding: NamedSharding, batch_size: int) -> Any:
+    """Returns the values of all rows of each batch, [batches, B, …], in every process, from those
+    of the rows that each process holds, [batches, n, …]; all processes call it.
+
+    local: a pytree of float32 or int32.
+    """
+    if jax.process_count() == 1:
+        return local
+    rows = [local_rows(sharding, batch_size, process) for process in range(jax.process_count())]
+
+    def leaf(gathered: np.ndarray) -> np.ndarray:  # [processes, batches, n, …]
+        values = np.empty((gathered.shape[1], batch_size, *gathered.shape[3:]), gathered.dtype)
+        for own, of_process in zip(rows, gathered, strict=True):
+            values[:, own] = of_process
+        return values
+
+    return jax.tree.map(leaf, multihost_utils.process_allgather(local))

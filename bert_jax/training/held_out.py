@@ -81,11 +81,11 @@ class HeldOut:
         batches = self._prefetched(program, while_waiting)
         parts = []
         for sums in evaluated(batches, functools.partial(step, params), advance, begin):
-            parts.append(jax.tree.map(np.asarray, sums.pop(objectives.ROWS)))
+            parts.append(jax.tree.map(global_batch.local_values, sums.pop(objectives.ROWS)))
             totals.add(sums)
         attention = totals.sums.pop("attention", None)
         scalars = objectives.summarize(totals.sums, self._sources)
-        scalars |= self._margins(self._per_example(parts))
+        scalars |= self._margins(self._per_example(self._gathered(program, parts)))
         return scalars | (neighbor_metrics(attention) if attention else {})
 
     def evaluate_examples(
@@ -97,15 +97,22 @@ class HeldOut:
         """Returns what `evaluate` returns, without attention, and the values of every example."""
         step = functools.partial(program.evaluate_rows, params)
         found = evaluated(self._prefetched(program), step, advance)
-        parts = [jax.tree.map(np.asarray, sums) for sums in found]
+        parts = [jax.tree.map(global_batch.local_values, sums) for sums in found]
+        batches = self._gathered(program, parts)
         # Rows past the end have no weight, but they count as padding.
-        sums = jax.tree.map(lambda *batches: sum(x.sum(0, np.float64) for x in batches), *parts)
-        values = self._per_example(parts)
+        sums = jax.tree.map(lambda x: sum(batch.sum(0, np.float64) for batch in x), batches)
+        values = self._per_example(batches)
         return objectives.summarize(sums, self._sources) | self._margins(values), values
 
-    def _per_example(self, parts: Sequence[objectives.Sums]) -> PerExample:
-        """Returns the values of the examples, of the sums of each row of all batches."""
-        rows = jax.tree.map(lambda *batches: np.concatenate(batches)[: self.rows], *parts)
+    def _gathered(self, program: StepFunctions, parts: Sequence[Any]) -> Any:
+        """Returns the sums of each row of each batch, [batches, B, …], from those of the rows that
+        each process holds, [n, …] of each batch."""
+        local = jax.tree.map(lambda *batches: np.stack(batches), *parts)
+        return global_batch.gather_batches(local, program.rows, self._batch_size)
+
+    def _per_example(self, batches: Any) -> PerExample:
+        """Returns the values of the examples, from what `_gathered` returns."""
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self.rows], batches)
         own = {name: of for name, of in rows.items() if name != "tokens"}
         examples = self._batches.evaluation_examples(self.rows)
         ends = np.cumsum(tokens_per_document(self._split))

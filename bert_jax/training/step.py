@@ -41,8 +41,9 @@ class StepFunctions:
     # replicated: loss, grad_norm, learning_rate, sums, and skipped (0 or 1) and in_row, int32.
     train: jax.stages.Wrapped
     start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; state donated
-    evaluate: jax.stages.Wrapped  # (params, batch) -> sums
-    evaluate_rows: jax.stages.Wrapped  # (params, batch) -> sums of each row
+    # (params, batch) -> sums, replicated; for pretraining with the sums of each row, as below
+    evaluate: jax.stages.Wrapped
+    evaluate_rows: jax.stages.Wrapped  # (params, batch) -> sums of each row, sharded as the rows
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch are sharded over the mesh
 
@@ -125,8 +126,10 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             compiler_options=compiler_options(mesh, config.optimizer),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=jax.jit(evaluation(by_row=False), out_shardings=replicated),
-        evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=replicated),
+        evaluate=jax.jit(
+            evaluation(by_row=False), out_shardings=_sums_shardings(config, learned, rows)
+        ),
+        evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=rows),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),
@@ -161,6 +164,17 @@ def _make_eval_step(
         return sums
 
     return eval_step
+
+
+def _sums_shardings(
+    config: Config, learned: tuple[str, ...], rows: NamedSharding
+) -> dict[str, NamedSharding]:
+    """Returns how the results of `evaluate` are sharded: sums of each row stay with their rows."""
+    names = [*learned, "tokens"]
+    names += ["outputs"] if isinstance(config.model, TaskModelConfig) else [objectives.ROWS]
+    names += ["attention"] if config.evaluation.attention else []
+    replicated = NamedSharding(rows.mesh, P())
+    return {name: rows if name == objectives.ROWS else replicated for name in names}
 
 
 def _make_train_step(

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpus import small_config, small_store, two_phases
@@ -55,7 +56,7 @@ def rows_seen(config: Config, store: TokenStore, **options: object) -> dict[str,
         seen.append({name: np.asarray(array) for name, array in batch.items()})
         sums = {"loss": 0.0, "correct": 0.0, "count": 1.0}
         mlm = {**sums, "baseline_loss": 0.0, "baseline_correct": 0.0}
-        rows = {name: np.ones(len(batch["input_ids"])) for name in sums}
+        rows = {name: jnp.ones(len(batch["input_ids"])) for name in sums}
         return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}, "rows": {"mlm": rows}}
 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
@@ -218,7 +219,8 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
         for name, value in trained.items():
             if name not in ("kind", "time"):
                 assert measured[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
-    *lines, without = out.splitlines()[-6:]
+    *lines, margins, without = out.splitlines()[-7:]
+    assert margins.startswith("±: half of a 95 % interval")
     assert "baselines over all held-out tokens: unigram" in without
     assert ", bigram " in without
     for heading in ("step", "phase", "MLM loss", "unigram", "NSP loss", "wiki", "books"):
