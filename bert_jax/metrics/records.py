@@ -120,6 +120,8 @@ def measured_on(scalars: Mapping[str, Any]) -> str:
         return ""
     counts = ((name, scalars.get(f"{name}/count")) for name in objectives_in(scalars))
     shown = [f"{n:,.0f} {name.upper()}" for name, n in counts if is_finite(n)]
+    if not shown:
+        return ""
     return f"{' and '.join(shown)} predictions in {count(round(documents), 'document')}"
 
 

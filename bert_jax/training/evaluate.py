@@ -265,12 +265,18 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
         ("phase", lambda r: str(r["phase"] + 1)),
         ("length", lambda r: str(r["seq_length"])),
         ("rows", lambda r: f"{r['rows']:,}"),
-        ("documents", lambda r: f"{r['documents']:,.0f}"),
     ]
 
     def number(key: str, spec: str) -> Callable[[dict[str, Any]], str]:
-        return lambda r: f"{r[key]:{spec}}{metrics.margin(r, key, spec)}" if key in r else "-"
+        def shown(record: dict[str, Any]) -> str:
+            value = record.get(key)
+            if not metrics.is_finite(value):
+                return "-"
+            return f"{value:{spec}}{metrics.margin(record, key, spec)}"
 
+        return shown
+
+    columns.append(("documents", number("documents", ",.0f")))
     for name in objectives_in(records[0]):
         pairs = f"{name}/source_accuracy" in records[0]
         trivial = "constant" if pairs else "unigram"

@@ -52,7 +52,10 @@ def test_figures_stand_beside_their_number_and_margin():
     _, rows = table_of(found)
     assert rows == [("Masked tokens (MLM)", "1.500 ± 0.048", "1.750", "50.0%", "25.0%")]
     assert "Measured on 5,200 MLM predictions in 8 documents; ± is half" in explanation(found)
-    assert "±" not in explanation(scalars("mlm"))
+    for without in (scalars("mlm"), scalars("mlm") | {"documents": 8.0}):
+        assert held_out(without) == "MLM loss 1.500 (unigram 1.750), accuracy 50.0% (25.0%)"
+        assert "±" not in explanation(without)
+        assert table_of(without)[1] == [("Masked tokens (MLM)", "1.500", "1.750", "50.0%", "25.0%")]
 
 
 @pytest.mark.parametrize(("phases", "said"), [(1, "step 5/20  loss"), (2, "step 5/20  phase 2/2")])

@@ -219,6 +219,7 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
         for name, value in trained.items():
             if name not in ("kind", "time"):
                 assert measured[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+    assert all(r["documents"] > 1 and r["mlm/count"] > r["mlm/loss_margin"] > 0 for r in logged)
     *lines, margins, without = out.splitlines()[-7:]
     assert margins.startswith("±: half of a 95 % interval")
     assert "baselines over all held-out tokens: unigram" in without
@@ -232,6 +233,14 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
             str(record["seq_length"]),
         ]
         assert f"{record['mlm/loss']:.4f}" in line
+
+
+def test_a_table_leaves_out_what_a_record_lacks():
+    """As records of earlier versions, and means that are not finite."""
+    own = {"form": "own", "step": 4, "phase": 0, "seq_length": 16, "rows": 8}
+    found = {"mlm/loss": None, "mlm/accuracy": 0.5, "mlm/baseline_loss": 2.0}
+    *_, line = evaluation._table([own | found], ["wiki"]).splitlines()
+    assert line.split() == ["4", "1", "16", "8", "-", "-", "-", "2.0000", "50.00%", "-"]
 
 
 def test_the_attention_on_neighbours_is_logged_and_drawn(run, capsys):
