@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.config.files import load
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.config.shipped import shipped
 from bert_jax.errors import UserError
 from bert_jax.objectives.corpus import Corpus
@@ -169,6 +169,24 @@ class _Rows:
 def test_the_rows_of_a_process_need_not_be_one_block():
     np.testing.assert_array_equal(global_batch.local_rows(_Rows(), 16), [0, 1, 12, 13])
     np.testing.assert_array_equal(global_batch.local_rows(_Rows(), 16, process=1), [4, 5, 8, 9])
+
+
+def test_a_process_reads_each_of_its_rows_once():
+    """Sharded over two axes, replicated over another."""
+    rows = global_batch.batch_sharding(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
+    array = jax.device_put(np.arange(32.0).reshape(16, 2), rows)
+    np.testing.assert_array_equal(global_batch.local_values(array), array)
+
+
+def test_values_of_all_processes_are_gathered_in_the_order_of_the_rows(monkeypatch):
+    """Of two batches in three processes, whose rows are not blocks."""
+    own = [np.array([0, 5]), np.array([1, 4]), np.array([2, 3])]
+    batches = np.arange(12, dtype=np.float32).reshape(2, 6)
+    sent = np.stack([batches[:, rows] for rows in own])
+    monkeypatch.setattr(global_batch.multihost_utils, "process_allgather", lambda local: sent)
+    monkeypatch.setattr(global_batch, "local_rows", lambda rows, size, process: own[process])
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    np.testing.assert_array_equal(global_batch.gather_batches(sent[0], None, 6), batches)
 
 
 @pytest.mark.parametrize(
