@@ -146,6 +146,10 @@ def test_evaluation_leaves_rows_where_they_are() -> None:
     assert program.abstract["params"]["encoder"]["embeddings"]["word"].sharding.spec[1] == "data"
     assert " all-gather(" in text
     assert not shape_search.with_size(text, EXAMPLES)
+    of_logits = [
+        one for one, _ in shape_search.with_size(text, 4001) if one.opcode == "exponential"
+    ]
+    assert len(of_logits) == 1, "the losses of rows and of the batch are computed once"
 
 
 @pytest.mark.parametrize(
