@@ -75,9 +75,10 @@ def describe(ablation: Ablation) -> dict[str, Any]:
 
 
 def _is_ablation(folder: epath.Path) -> bool:
-    """Whether `claim` wrote to a folder, or is about to."""
+    """Whether `claim` wrote to a folder, or is about to: runs may be made before, elsewhere."""
     if not (folder / _NAME).exists():
-        return all(path.name.startswith(f".{_NAME}.") for path in folder.iterdir())
+        names = (path.name for path in folder.iterdir())
+        return all(name == "runs" or name.startswith(f".{_NAME}.") for name in names)
     read(str(folder))
     return True
 
