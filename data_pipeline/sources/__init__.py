@@ -27,9 +27,11 @@ from bert_jax.data_pipeline.sources import (
     wikiextractor,
 )
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
-from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.finding import Found, NothingFoundError
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.sources.other_kinds import naming_other_kind
 from bert_jax.data_pipeline.storage.files import path_of
+from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
@@ -152,8 +154,19 @@ def _value(text: str, key: str, value: str) -> Any:
 
 
 def find(spec: SourceSpec) -> Found:
-    """Returns the sorted files of a source and the skipped paths. UserError if no file is found."""
-    return kind_of(spec).find(spec)
+    """Returns the sorted files of a source and the skipped paths. UserError if no file is found; of
+    a folder with files of another kind it names that kind."""
+    try:
+        return kind_of(spec).find(spec)
+    except NothingFoundError as error:
+        if "--source=" in str(error) or is_remote(spec.path) or not spec.path.is_dir():
+            raise
+        kind = guess_kind(spec.path)
+        if kind == spec.kind or not _fits(kind, spec.path):
+            raise
+        raise UserError(
+            f"{error}; its files look like {kind}: --source={kind}:{spec.path}"
+        ) from None
 
 
 def check(spec: SourceSpec, path: Path) -> None:
@@ -165,7 +178,8 @@ def check(spec: SourceSpec, path: Path) -> None:
 
 def ranges(spec: SourceSpec, path: Path) -> list[Range]:
     """Returns the ranges of one file, in order; they depend on its content and `spec` alone."""
-    return list(kind_of(spec).ranges(spec, path))
+    with naming_other_kind(spec.kind, path):
+        return list(kind_of(spec).ranges(spec, path))
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
@@ -185,7 +199,7 @@ def read_range(
     Args:
         skipped: counts documents that do not belong to the corpus, by reason; they are not yielded.
     """
-    for document in kind_of(spec).read(spec, part):
+    for document in _documents(spec, part):
         if document.skipped:
             if skipped is not None:
                 skipped[document.skipped] += 1
@@ -196,6 +210,11 @@ def read_range(
             text, title = (_SURROGATE.sub("\ufffd", s) for s in (document.text, document.title))
             document = dataclasses.replace(document, text=text, title=title)
         yield document
+
+
+def _documents(spec: SourceSpec, part: Range) -> Iterator[Document]:
+    with naming_other_kind(spec.kind, part.path):
+        yield from kind_of(spec).read(spec, part)
 
 
 def guess_kind(path: Path) -> str:
@@ -216,7 +235,7 @@ def _has_extension(path: Path, module: Any) -> bool:
 def _fits(kind: str, path: Path) -> bool:
     """Returns whether a folder has files of this kind."""
     try:
-        find(SourceSpec(kind, path, ""))
+        kind_of(spec := SourceSpec(kind, path, "")).find(spec)
     except UserError:
         return False
     return True

@@ -41,6 +41,7 @@ class Pages:
     _pieces: list[str] | None = None  # of the field that is being read
     _length: int = 0
     _names_files: bool = False
+    _has_root: bool = False
     _is_open: bool = False  # a page
     _is_slot: bool = False  # content besides the main one of a revision (Help:Export, <content>)
 
@@ -55,6 +56,9 @@ class Pages:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
+        if not self._has_root and name != "mediawiki":
+            raise ParseError(f"it begins with <{name}>, not with <mediawiki>")
+        self._has_root = True
         if name == "page":
             if self._is_open:
                 raise ParseError("a page inside a page")

@@ -24,6 +24,10 @@ _SHOWN: Final = 3  # names listed per reason
 _WILDCARDS: Final = re.compile(r"((?:[^*?\[]*/)?)([^/]*[*?\[].*)", re.DOTALL)
 
 
+class NothingFoundError(UserError):
+    """A folder has no file of a source's kind."""
+
+
 @dataclass(frozen=True)
 class Found:
     """The files at a source's path."""
@@ -98,7 +102,7 @@ def find(
     if not files and pattern and not left_out:
         raise UserError(f"{spec.path}: matches no file; check the path")
     if not files:
-        raise UserError(_nothing(spec, result, described, text))
+        raise NothingFoundError(_nothing(spec, result, described, text))
     return result
 
 

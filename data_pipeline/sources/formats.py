@@ -22,18 +22,18 @@ class Format(NamedTuple):
 
 
 _AS_ROWS = "write its rows to a .jsonl file and pass --source=jsonl:PATH"
-_DUMP = Format("a Wikipedia dump", "pass --source=dump:PATH")
+DUMP = Format("a Wikipedia dump", "pass --source=dump:PATH")
 _UNPACK = "unpack it and pass the folder"
 _PANDOC = "convert it to text, for example with pandoc -t plain"
-_JSON = Format("JSON", "pass --source=jsonl:PATH if it has an object per line")
-_TABLE = Format("a table", "pass --source=csv:PATH")
+JSON = Format("JSON", "pass --source=jsonl:PATH if it has an object per line")
+TABLE = Format("a table", "pass --source=csv:PATH")
 _SPREADSHEET = Format("a spreadsheet", "save it as CSV and pass --source=csv:PATH")
-_PARQUET = Format("Parquet", "pass --source=parquet:PATH")
-_ARROW = Format("Arrow", "pass --source=arrow:PATH")
+PARQUET = Format("Parquet", "pass --source=parquet:PATH")
+ARROW = Format("Arrow", "pass --source=arrow:PATH")
 _COLUMNS = Format("a columnar file", _AS_ROWS)
 _DATABASE = Format("a database", _AS_ROWS)
 _TFDS = "pass --source=tfds:NAME or the dataset's folder"
-_XML = Format("XML", f"if it is a Wikipedia dump, {_DUMP.remedy}; else {_PANDOC}")
+XML = Format("XML", f"if it is a Wikipedia dump, {DUMP.remedy}; else {_PANDOC}")
 _HTML = Format("HTML", _PANDOC)
 _EPUB = Format("an epub book", _PANDOC)
 _OFFICE = Format("a word processor document", _PANDOC)
@@ -43,17 +43,21 @@ _UTF16 = Format(
     "UTF-16 text", "convert it, for example with iconv -f UTF-16 -t UTF-8 OLD.txt > NEW.txt"
 )
 _BINARY = Format("binary data", "leave it out")
-_EXTRACTED = Format("WikiExtractor output", "pass --source=wikiextractor:PATH")
+EXTRACTED = Format("WikiExtractor output", "pass --source=wikiextractor:PATH")
+TEXT = Format(
+    "plain text",
+    "pass --source=books (one text per file) or --source=lines (one sentence per line)",
+)
 
 _BY_EXTENSION: Final[dict[str, Format]] = {
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
-    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), JSON),
+    **dict.fromkeys((".csv", ".tsv"), TABLE),
     **dict.fromkeys((".xls", ".xlsx", ".ods"), _SPREADSHEET),
-    ".parquet": _PARQUET,
-    **dict.fromkeys((".arrow", ".feather"), _ARROW),
+    ".parquet": PARQUET,
+    **dict.fromkeys((".arrow", ".feather"), ARROW),
     **dict.fromkeys((".orc", ".avro"), _COLUMNS),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".duckdb"), _DATABASE),
-    ".xml": _XML,
+    ".xml": XML,
     **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
     ".epub": _EPUB,
     **dict.fromkeys((".doc", ".docx", ".odt", ".rtf"), _OFFICE),
@@ -65,9 +69,9 @@ _BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"PK\x05\x06", _ARCHIVE),
     (b"7z\xbc\xaf\x27\x1c", _ARCHIVE),
     (b"Rar!\x1a\x07", _ARCHIVE),
-    (b"PAR1", _PARQUET),
-    (b"ARROW1\0", _ARROW),
-    (b"\xff\xff\xff\xff", _ARROW),  # a stream
+    (b"PAR1", PARQUET),
+    (b"ARROW1\0", ARROW),
+    (b"\xff\xff\xff\xff", ARROW),  # a stream
     (b"SQLite format 3\0", _DATABASE),
     (b"%PDF-", _PDF),
     (b"{\\rtf", _OFFICE),
@@ -84,14 +88,14 @@ _BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     ),
 )
 _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
-    (b"<?xml", _XML),
+    (b"<?xml", XML),
     (b"<!doctype html", _HTML),
     (b"<html", _HTML),
 )
 # Remedies for source kinds that users may try.
 _BY_KIND: Final[dict[str, str]] = {
     **dict.fromkeys(("json", "ndjson"), "pass --source=jsonl:PATH"),
-    "tsv": _TABLE.remedy,
+    "tsv": TABLE.remedy,
     **dict.fromkeys(("xls", "xlsx"), _SPREADSHEET.remedy),
     **dict.fromkeys(("orc", "avro", "sqlite"), _AS_ROWS),
     **dict.fromkeys(
@@ -100,14 +104,11 @@ _BY_KIND: Final[dict[str, str]] = {
         "pass --source=arrow:FOLDER (docs/data.md, Rows and datasets)",
     ),
     **dict.fromkeys(("tensorflow_datasets", "array_record"), _TFDS),
-    **dict.fromkeys(("wiki", "wikipedia", "xml", "mediawiki"), _DUMP.remedy),
+    **dict.fromkeys(("wiki", "wikipedia", "xml", "mediawiki"), DUMP.remedy),
     **dict.fromkeys(("html", "epub", "docx"), _PANDOC),
     "pdf": _PDF.remedy,
     **dict.fromkeys(("zip", "tar"), _UNPACK),
-    **dict.fromkeys(
-        ("text", "txt", "file", "folder"),
-        "pass --source=books (one text per file) or --source=lines (one sentence per line)",
-    ),
+    **dict.fromkeys(("text", "txt", "file", "folder"), TEXT.remedy),
 }
 
 
@@ -139,17 +140,17 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
         return _UTF16 if 0.4 * len(head) <= head.count(0) <= 0.6 * len(head) else _BINARY
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if b"<mediawiki" in start and start.startswith(b"<"):
-        return _DUMP
+        return DUMP
     if not markup:
         return None
     if start.startswith(b"<doc id="):
-        return _EXTRACTED
+        return EXTRACTED
     if start.startswith(b"{") and start[1:].lstrip().startswith((b'"', b"}")):
-        return _JSON
+        return JSON
     if start.startswith(b"[") and start[1:].lstrip().startswith(b"{"):
-        return _JSON
+        return JSON
     if _has_columns(head):
-        return _TABLE
+        return TABLE
     return next((form for begin, form in _BY_MARKUP if start.startswith(begin)), None)
 
 

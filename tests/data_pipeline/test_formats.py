@@ -4,12 +4,14 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import sqlite3
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from row_files import write_arrow, write_parquet
 
 from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
@@ -159,6 +161,71 @@ def test_wikiextractor_refuses_what_it_did_not_write(
     (tmp_path / "wiki_00").write_bytes(make())
     with pytest.raises(UserError, match=what):
         reading("wikiextractor", tmp_path / "wiki_00")
+
+
+def real_parquet() -> bytes:
+    write_parquet(Path("made.parquet"), [{"text": "Night."}])
+    return Path("made.parquet").read_bytes()
+
+
+def real_arrow() -> bytes:
+    write_arrow(Path("made.arrow"), [{"text": "Night."}])
+    return Path("made.arrow").read_bytes()
+
+
+LINES = "--source=lines"
+FORMS = {
+    "jsonl": (lambda: ROWS * 3, JSONL),
+    "csv": (lambda: b"id,text\n1,It was a dark night.\n", CSV),
+    "csv with semicolons": (lambda: b'id;text\n1;"It was; a dark night."\n', CSV),
+    "tsv": (lambda: b"id\ttext\n1\tIt was a dark night.\n", CSV),
+    "parquet": (real_parquet, PARQUET),
+    "arrow": (real_arrow, ARROW),
+    "dump": CONTENTS["dump"],
+    "wikiextractor": CONTENTS["extracted"],
+    "lines": (lambda: b"It was a dark night, and cold.\nNothing, nothing moved.\n", LINES),
+}
+UNSURE = {("csv", "lines")}  # a table of one column
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow", "dump", "wikiextractor"])
+@pytest.mark.parametrize("content", FORMS)
+def test_a_file_of_another_kind_is_named_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, content: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, what = FORMS[content]
+    file = tmp_path / "data.gz"
+    file.write_bytes(gzip.compress(data := make()))
+    (plain := tmp_path / "data").write_bytes(data)
+    own = content.split()[0].replace("tsv", "csv") == kind
+    if own or (kind, content) in UNSURE or (kind, content) == ("wikiextractor", "jsonl"):
+        what = "^(?!.*looks like)"  # another error, or none
+    zipped_files = [file] if kind in ("jsonl", "csv", "wikiextractor") else []
+    for path in [plain, *zipped_files]:
+        try:
+            reading(kind, path)
+            caught = ""
+        except UserError as error:
+            caught = str(error)
+        assert re.search(what, caught), caught
+        assert caught.startswith(str(path)) or own
+
+
+def test_the_columns_of_a_right_file_are_still_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,body\n1,Night.\n")
+    with pytest.raises(UserError, match="no column 'text'; its columns are id, body"):
+        reading("csv", tmp_path / "a.csv")
+    (tmp_path / "a.jsonl").write_bytes(b"{'text': 'a', 'b': 1}\n" * 3)
+    with pytest.raises(UserError, match=r"a\.jsonl:1: .*; correct the line"):
+        reading("jsonl", tmp_path / "a.jsonl")
+
+
+def test_a_folder_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "wiki_00").write_bytes(CONTENTS["extracted"][0]())
+    for kind in ("lines", "books", "jsonl", "dump"):
+        with pytest.raises(UserError, match=f"--source=wikiextractor:{tmp_path}$"):
+            reading(kind, tmp_path)
 
 
 @pytest.mark.parametrize(
