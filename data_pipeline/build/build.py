@@ -142,8 +142,9 @@ def build_shards(
     inputs = _inputs(sources, tokenizer, out, work, None, dedup, progress, strict)
     folders, plan = inputs.folders, inputs.plan
     with _writing(out):
-        folders.claim()
         folders.check(plan.settings)
+        folders.check_division(count)
+        folders.claim()
         folders.record(plan.settings, count)
         inputs.digests.save()
         atomic.write_bytes(folders.main / TOKENIZER, tokenizer.json)

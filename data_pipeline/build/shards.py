@@ -22,6 +22,7 @@ from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.build.shard_files import PART, SUMMARY, Unit, damage, fetch, is_left
 from bert_jax.data_pipeline.build.units import SHARDS, difference
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import count as of
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.files import objects
 from bert_jax.data_pipeline.storage.outputs import OutputKind
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 _SETTINGS: Final = "settings.json"
 # What a working folder may have at its top, where it has no mark, as in a bucket.
 _NAMES: Final = re.compile(rf"{re.escape(_SETTINGS)}|{TOKENIZER}|{SHARDS}|failure-[0-9a-f]+\.txt")
+_FILLED: Final = "give the --work that --shard filled, or leave out --merge to build here"
 _SHARD: Final = re.compile("[0-9a-f]{64}")  # the name of a shard's folder
 
 
@@ -80,10 +82,23 @@ class ShardFolders:
         _remove_left_parts(self.main / SHARDS)
 
     def check_there(self) -> None:
-        """Raises UserError if a local folder whose shards are to be merged is not there."""
-        for folder in self._local:
+        """Raises UserError if a folder whose shards are to be merged is not there or has none."""
+        for folder in self._local or ([] if self._remote else [self.home]):
             if not folder.is_dir():
-                raise UserError(f"--work={folder}: no such folder; give one that --shard filled")
+                raise UserError(f"{folder}: no such folder; {_FILLED}")
+        for name in self._remote or [os.fspath(self.main)]:
+            if not self._names(name):
+                raise UserError(f"{name}: no shards there; {_FILLED}")
+
+    def check_division(self, count: int) -> None:
+        """Raises UserError if this machine's shards go where those of another number of machines
+        are: it would repeat some and leave out others."""
+        others = _read(f"{self.shared}/{_SETTINGS}").get("shards", 0)
+        if others and others != count and (built := len(self.finished())):
+            raise UserError(
+                f"{self.shared}: has {of(built, 'shard')} of --shard=…/{others:,}, not of "
+                f"…/{count:,}; give --shard=I/{others}, or choose another --work"
+            )
 
     def sent(self, unit: Unit) -> Unit:
         """Returns a unit whose shard goes to the bucket, if there is one."""

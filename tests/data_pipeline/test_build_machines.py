@@ -144,15 +144,25 @@ def test_shards_are_kept_next_to_the_store_by_default(
 def test_a_merge_names_the_shards_that_are_missing(
     corpus: list[str], clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = sorted(tmp_path.iterdir())
     assert build(corpus, tmp_path / "store", "--merge") == 1
-    assert "shards are missing; the first is of" in error(capsys)
+    assert ".store.building: no such folder; give the --work that" in error(capsys)
     work = tmp_path / "wrok"
     assert build(corpus, tmp_path / "store", "--merge", f"--work={work}") == 1
-    assert f"--work={work}: no such folder; give one that --shard filled" in error(capsys)
-    assert not work.exists()
+    assert f"{work}: no such folder; give the --work that --shard filled" in error(capsys)
+    assert sorted(tmp_path.iterdir()) == before
+    work.mkdir()
+    assert build(corpus, tmp_path / "store", "--merge", f"--work={work}") == 1
+    assert f"{work}: no shards there" in error(capsys)
+    assert not [*work.iterdir()]
+    assert sorted(tmp_path.iterdir()) == [*before, work]
     for number in (1, 3, 4):
         assert build(corpus, tmp_path / "store", f"--shard={number}/5") == 0
     capsys.readouterr()
+    kept = contents(tmp_path / ".store.building")
+    assert build(corpus, tmp_path / "store", "--shard=2/4") == 1
+    assert "of --shard=…/5, not of …/4; give --shard=I/5, or choose another --work" in error(capsys)
+    assert contents(tmp_path / ".store.building") == kept
     assert build(corpus, tmp_path / "store", "--merge") == 1
     line = error(capsys)
     assert "shards are missing, of --shard=2/5, 5/5; the first is of" in line
@@ -311,6 +321,13 @@ def test_shards_in_a_bucket(
         assert build(corpus, tmp_path / "store", "--merge", "--work=gs://bucket/work") == 1
         said = capsys.readouterr().err
         assert "2 of 1" in said
+        for flags in (
+            ["--shard=1/3", "--work=gs://bucket/work"],
+            ["--merge", "--work=gs://bucket/wrok"],
+        ):
+            assert build(corpus, tmp_path / "new/store", *flags) == 1
+            assert ("not of …/3" if "wrok" not in flags[1] else "no shards there") in error(capsys)
+        assert not (tmp_path / "new").exists()
         assert "shards are missing, of --shard=" in said
         assert "the checksum of tokens does not match" in said
         assert build(corpus, tmp_path / "store", "--work=gs://bucket/work") == 0
