@@ -81,6 +81,8 @@ def find(
     """
     root, pattern = _split(spec.path)
     there = _objects(root) if is_remote(root) else _local(root, ignored)
+    if there is None and pattern:
+        raise UserError(f"{spec.path}: {root} is a file, not a folder; check the path")
     if there is None:
         if text:
             refuse(root, format_of_name(root), described)

@@ -63,6 +63,9 @@ def test_wildcards_choose_files_and_folders(folder: Path, monkeypatch: pytest.Mo
         found(folder / "none-*")
     with pytest.raises(UserError, match=r"1 file, but no \.txt files .* \(1 of another kind"):
         found(folder / "*.csv")
+    for kind in ("lines", "jsonl"):
+        with pytest.raises(UserError, match=r"a\.txt/\*: .*a\.txt is a file, not a folder; check"):
+            found(folder / "a.txt/*", kind)
 
 
 def put_other_kinds(folder: Path) -> None:
