@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+OBJECT_PER_LINE: Final = "jq -c '.[]' OLD > NEW.jsonl"  # of a JSON array
 _HUB_NAME: Final = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
@@ -42,6 +43,13 @@ def conversion(text: bytes) -> str:
     is_utf16 = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     command = f"iconv -f {'UTF-16' if is_utf16 else 'CP1252'} -t UTF-8 OLD > NEW"
     return command if is_utf16 else f"{command} (of Western European text; else name its encoding)"
+
+
+def refuse_array(path: object, first: str) -> None:
+    """Raises UserError, which says how to convert it, if a file of JSON lines, by its first line,
+    is one array."""
+    if first.lstrip().startswith("["):
+        raise UserError(f"{path}: a JSON array; write an object on each line: {OBJECT_PER_LINE}")
 
 
 def count(number: int, what: str) -> str:

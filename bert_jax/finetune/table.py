@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.finetune.class_names import ClassNames, cleaned
@@ -76,7 +76,7 @@ def read(
         found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
         listed = [*_table_rows(path, found, columns.named, dropped)]
     else:
-        array = "; of a JSON array: jq -c '.[]' OLD > NEW.jsonl" if suffix == ".json" else ""
+        array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
         problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
         raise UserError(f"{path}: {problem}{array}")
     classes = ClassNames(labels or ())
@@ -125,24 +125,17 @@ def _jsonl_rows(
             continue
         try:
             values = json_record.parse(line)
+            problem = "" if isinstance(values, dict) else "not a JSON object, such as {…}"
         except ValueError as error:
-            _check_array(path, row, line)
-            wrong_row(path, row, str(error))
-        if not isinstance(values, dict):
-            _check_array(path, row, line)
-            wrong_row(path, row, "not a JSON object, such as {…}")
+            problem = str(error)
+        if problem:
+            if row == 1 + dropped[_BLANK]:
+                refuse_array(path, line)
+            wrong_row(path, row, problem)
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
         yield row, {name: _text(path, row, name, values[name]) for name in names}
-
-
-def _check_array(path: epath.PathLike, row: int, line: str) -> None:
-    """Raises UserError if a file is one JSON array instead of an object on each line."""
-    if row == 1 and line.lstrip().startswith("["):
-        raise UserError(
-            f"{path}: a JSON array; write an object on each line: jq -c '.[]' OLD > NEW.jsonl"
-        )
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, refuse_array
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import cut_file, line_end
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
@@ -43,22 +43,21 @@ def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the document of each line; UserError, with the line, for one that is not a JSON object
     with this text."""
-    names = set(column_names(spec))
+    names, is_first = set(column_names(spec)), not part.start
     for number, line in enumerate(lines(part.path, part.start, part.stop)):
         if not line.strip():
             continue
         where = _Place(part, number)
         try:
             row = json_record.parse(line)
+            problem = "" if isinstance(row, dict) else "not a JSON object, such as {…}"
         except ValueError as error:
-            remedy = "correct the line"
-            if line.lstrip().startswith("["):
-                remedy = "of an array, write an object on each line: jq -c '.[]' OLD > NEW.jsonl"
-            raise UserError(f"{where}: {error}; {remedy}") from None
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{where}: not a JSON object; write one per line: jq -c '.[]' OLD > NEW.jsonl"
-            )
+            problem = str(error)
+        if problem and is_first:
+            refuse_array(part.path, line)
+        if problem:
+            raise UserError(f"{where}: {problem}; correct the line")
+        is_first = False
         if not names <= row.keys():
             check_columns(where, spec, row)
         yield row_document(where, spec, row)

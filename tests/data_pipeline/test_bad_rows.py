@@ -104,7 +104,7 @@ def test_invalid_lines_of_json_have_their_number(
     for bad, message in (
         ('{"text": "a', "not JSON (Unterminated string"),
         ("[" * 100_000, "nested too deeply"),
-        ('["text"]', "not a JSON object; write one per line"),
+        ('["text"]', "not a JSON object, such as {…}; correct the line"),
         ('{"body": "a"}', "no column 'text'; its columns are body"),
         ('{"text": ["a"]}', "column 'text' is of type list, not text"),
     ):

@@ -187,7 +187,7 @@ def test_the_command_for_another_encoding_gives_the_text(reader, encoding, tmp_p
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"text": "A"}, {"text": "B"}]', '[\n  {"text": "A"},\n {"text": "B"}]']
+    "text", ['\n[{"text": "A"}, {"text": "B"}]', '[\n  {"text": "A"},\n {"text": "B"}]']
 )
 @pytest.mark.parametrize("name", ["old.jsonl", "old.json"])
 def test_the_command_for_a_json_array_gives_its_objects(name, text, tmp_path: Path) -> None:
@@ -198,8 +198,17 @@ def test_the_command_for_a_json_array_gives_its_objects(name, text, tmp_path: Pa
     assert [e.texts for e in table.read(new, Columns("text")).examples] == [("A",), ("B",)]
     spec = parse_source(f"jsonl:{old}")
     (part,) = jsonl.ranges(spec, old)
-    with pytest.raises(UserError, match=r"jq -c '\.\[\]' OLD > NEW\.jsonl"):
+    with pytest.raises(
+        UserError, match=r"old\.\w+: a JSON array; .*jq -c '\.\[\]' OLD"
+    ) as of_source:
         list(jsonl.read(spec, part))
+    followed(str(of_source.value), old, new)
+    old.write_text('{"text": "A"}\n[1]\n"A"\n')  # whose objects the command would take apart
+    for number in (2, 3):
+        with pytest.raises(UserError, match=f":{number}: not a JSON object") as one_line:
+            list(jsonl.read(spec, part))
+        assert "jq" not in str(one_line.value)
+        old.write_text('{"text": "A"}\n\n"A"\n')
 
 
 @pytest.mark.parametrize("score", ["", "x", "nan", "inf", "1_000"])
