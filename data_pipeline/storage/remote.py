@@ -107,10 +107,10 @@ def _prepare(path: str) -> None:
     protocol = path.partition("://")[0]
     try:
         if protocol in ("gs", "gcs"):
-            from gcsfs.core import GCSFileSystem
+            from bert_jax.data_pipeline.storage.first_contact import Client
 
-            fsspec.register_implementation("gcs", GCSFileSystem, clobber=True)
-            fsspec.register_implementation("gs", GCSFileSystem, clobber=True)
+            fsspec.register_implementation("gcs", Client, clobber=True)
+            fsspec.register_implementation("gs", Client, clobber=True)
         fsspec.get_filesystem_class(protocol)
     except ImportError:
         raise UserError(
