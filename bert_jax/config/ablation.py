@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from ml_collections import ConfigDict
 
 from bert_jax.config.serialization import from_dict
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 
 Rows = tuple[tuple[str, ...], ...]
@@ -102,9 +103,19 @@ def check_kind(name: str, values: Mapping[str, Any], *, ablation: bool) -> None:
         raise UserError(
             f"{config}: an ablation, which has several configurations: bert-jax ablate run {config}"
         )
+    command = "finetune" if _is_for_tasks(values) else "pretrain"
     raise UserError(
-        f"{config}: a configuration of one run, not an ablation: bert-jax pretrain {config}"
+        f"{config}: a configuration of one run, not an ablation: bert-jax {command} {config}"
     )
+
+
+def _is_for_tasks(values: Mapping[str, Any]) -> bool:
+    """Whether a config of one run sets what only tasks have, or rows in which nothing is masked but
+    for the one position that every row has."""
+    task, phases = values.get("task") or {}, values.get("phases") or [{}]
+    usual = {field.name: field.default for field in dataclasses.fields(TaskConfig)}
+    differs = any(value != usual.get(name, value) for name, value in task.items())
+    return differs or all(phase.get("max_predictions") == 1 for phase in phases)
 
 
 def check_not_ablation(values: Mapping[str, Any]) -> None:

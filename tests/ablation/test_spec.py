@@ -158,11 +158,19 @@ def test_what_cannot_be_compared_is_one_line_before_anything_runs(
 def test_other_bad_input_is_one_line(tmp_path, store, capsys):
     file = ablated.write(tmp_path)
     words = ablated.words(file, store, tmp_path / "A", "--plan")
+    of_task = tmp_path / "my_task.py"
+    of_task.write_text(
+        "from bert_jax.configs import base\ndef get_config():\n  config = base.get_config()\n"
+        "  config.task.name = 'rte'\n  return config\n"
+    )
     cases = {
         (*words, "--shard=17/16"): "--shard=17/16: give the number of a part, from 1/N to N/N",
         (*words, "--config.store="): "config.store is empty",
         (*words, "--config.equal=step"): "did you mean steps?",
         ("ablate", "run", "--config=demo", "--workdir=A"): "a configuration of one run, not an",
+        ("ablate", "run", "--config=base", "--workdir=A"): ": bert-jax pretrain --config=base\n",
+        ("ablate", "run", "--config=glue", "--workdir=A"): ": bert-jax finetune --config=glue\n",
+        ("ablate", "run", f"--config={of_task}", "--workdir=A"): f"finetune --config={of_task}\n",
         ("ablate", "run", "--config=ablations/nps", "--workdir=A"): "did you mean ablations/nsp?",
         ("pretrain", f"--config={file}", "--workdir=A"): "an ablation, which has several",
         ("ablate", "report", f"--workdir={tmp_path}"): "no ablation.json there",
