@@ -3,11 +3,13 @@
 import contextlib
 import ctypes
 import os
+from collections.abc import Sequence
 
 import jax
 
 _CPU_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 _CPU_THREADS = 16
+_COUNT = "jax_num_cpu_devices"  # -1 by default
 
 
 def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
@@ -36,7 +38,22 @@ def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
         flags = (_CPU_IN_ORDER, os.environ.get("XLA_FLAGS", ""))  # the last occurrence wins
         os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
     if count:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update(_COUNT, count)
+
+
+def more_devices(devices: Sequence[jax.Device]) -> str:
+    """Returns, for the line that names a run's devices, how one CPU device becomes two; "" if there
+    are several, an accelerator or a single core, or `use_cpu_devices` was given a number.
+
+    devices: of all processes.
+    """
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    is_given = getattr(jax.config, _COUNT) > 0
+    if len(devices) > 1 or devices[0].platform != "cpu" or is_given or cores == 1:
+        return ""
+    return f"; --cpu_devices=2 simulates two on this machine's {cores} cores"
 
 
 def keep_memory() -> None:

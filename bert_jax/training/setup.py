@@ -176,7 +176,8 @@ def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
 def _print_size(
     data: RunData, phases: tuple[RunPhase, ...], mesh: jax.sharding.Mesh, job: Job
 ) -> None:
-    devices = f"{count(mesh.size, 'device')} ({mesh.devices.flat[0].device_kind})"
+    more = cpu.more_devices([*mesh.devices.flat])
+    devices = f"{count(mesh.size, 'device')} ({mesh.devices.flat[0].device_kind}{more})"
     if job.peers.num_processes > 1:
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
