@@ -14,10 +14,12 @@ PAGE = Path(__file__).parent / "folders.md"
 _HEAD = """# Folders of other programs
 
 What a folder has, and what becomes of it, for `bert_jax.load`, `bert-jax convert import`, `embed`,
-`config.init` and the sources `arrow` and `tfds`. The releases whose writers were read: transformers
-2.11, 3.5, 4.0, 4.57 and 5, sentence-transformers 0.4, 2.2, 3.4 and 6.2, google-research/bert
-(eedf571), `datasets` of Hugging Face and TensorFlow Datasets 4.9. The programs obey these tables;
-`python docs/make_folders.py` writes the page from them.
+`config.init` and the sources `arrow` and `tfds`. Where the tables come from: the code that writes
+folders was read of transformers 2.11, 4.57 and 5, of sentence-transformers 0.4, 2.2, 3.4 and 6.2
+and of google-research/bert (eedf571); of transformers 3.5 and 4.0 only lists of keys. The keys of
+`state.json` come from public copies of the code of `datasets` of Hugging Face; the names of the
+files of TensorFlow Datasets 4.9 from knowledge of the format, not from its code. The programs obey
+these tables; `python docs/make_folders.py` writes the page from them.
 
 - **read**: it has its meaning.
 - **no effect**: it changes no number that is computed.
