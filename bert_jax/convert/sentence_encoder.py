@@ -144,6 +144,16 @@ def read_parts(folder: Path, sums: Sums) -> list[FolderPart]:
     return parts
 
 
+def encoder_folder(folder: Path, sums: Sums) -> tuple[Path, Sums]:
+    """Returns the folder of the encoder, which sentence-transformers before 2 writes below that of
+    the model, with its checksums; UserError as `read_parts`."""
+    parts = read_parts(folder, sums)
+    place = parts[0].folder if parts else ""
+    if place:
+        check_links(folder / place, folder)
+    return folder / place, below(sums, place)
+
+
 def read_sentence_encoder(
     folder: Path, parts: Sequence[FolderPart], width: int, length: Any, sums: Sums
 ) -> SentenceEncoder | None:

@@ -44,6 +44,7 @@ class ReadModel:
         params: nested dict of float32 NumPy arrays, without the heads and the pooler that it lacks.
         config: its architecture; its vocabulary has the padding rows of `params`.
         ignored: the stored tensors, by name, of which `params` have no counterpart.
+        sentence_parts: of a sentence encoder, the pool and the layers after the model, in words.
         origin: of a checkpoint, name and commit of the model on the hub that its run started from.
     """
 
@@ -53,6 +54,7 @@ class ReadModel:
     tokenizer: Tokenizer
     ignored: tuple[str, ...] = ()
     origin: str = ""
+    sentence_parts: str = ""
 
 
 def read_model(source: str) -> ReadModel:
@@ -80,7 +82,8 @@ def read_model(source: str) -> ReadModel:
         except UserError as error:  # it names a tensor
             raise UserError(f"{source}: {error}") from None
         ignored = tuple(weights.leftover(stored.tensors, stored.config))
-    return ReadModel(source, params, stored.config, stored.tokenizer, ignored)
+    parts = stored.sentence.titles if stored.sentence else ""
+    return ReadModel(source, params, stored.config, stored.tokenizer, ignored, sentence_parts=parts)
 
 
 def read_stored(folder: Path) -> StoredModel:

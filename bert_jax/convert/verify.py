@@ -56,6 +56,10 @@ def run_verify(model: str, other: str, text: str | None = None, tolerance: float
         if read.ignored:
             more = f" and {len(read.ignored) - 1:,} more" if len(read.ignored) > 1 else ""
             console.print(f"not compared: {shown_name(read.ignored[0])}{more} of {read.source}")
+        if read.sentence_parts:
+            console.print(
+                f"not compared: {read.sentence_parts} of the sentence encoder {read.source}"
+            )
     console.print(_weights(found))
     console.print(_verdict(found, tolerance))
     return found.first_above(tolerance) is None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from bert_jax.config.schema import Config
 from bert_jax.convert import checksums
+from bert_jax.convert.sentence_encoder import encoder_folder
 from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.errors import import_hint
@@ -58,7 +59,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     if run.checkpoints.is_dir():
         found = Tokenizer.load(str(run.tokenizer))
     else:
-        found = read_tokenizer(folder, checksums.read(folder))
+        found = read_tokenizer(*encoder_folder(folder, checksums.read(folder)))
     given = config.task.tokenizer
     if given and Tokenizer.load(given).digest != found.digest:
         raise UserError(

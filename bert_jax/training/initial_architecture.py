@@ -40,9 +40,12 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     if run.checkpoints.is_dir():
         return _model_of(description.read(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
+    from bert_jax.convert.sentence_encoder import encoder_folder
 
     check_links(Path(path))
-    return from_config_json(read_json(file, checksums.read(Path(path))), str(file))
+    folder, sums = encoder_folder(Path(path), checksums.read(Path(path)))
+    file = folder / file.name
+    return from_config_json(read_json(file, sums), str(file))
 
 
 def _recorded(source: str, run: Workdir) -> ModelConfig | None:

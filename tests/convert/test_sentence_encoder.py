@@ -15,10 +15,14 @@ from small import model_config
 import bert_jax
 from bert_jax import cli
 from bert_jax.api.embed import Settings, embed
+from bert_jax.config.files import load as config_of
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.finetune.task_tokenizer import find_tokenizer
+from bert_jax.training.initial_architecture import find_architecture
+from bert_jax.workdir.layout import Workdir
 
 OLD = "sentence_transformers.models"
 NEW = {
@@ -262,7 +266,7 @@ def test_the_longest_text_is_that_of_the_tokenizer_where_no_other_is_given(folde
     assert len(bert_jax.load(folder).tokens("x y " * 20)[0].ids) == 9
 
 
-def test_an_encoder_in_a_folder_of_its_own_is_read(plain, tmp_path):
+def test_an_encoder_in_a_folder_of_its_own_is_read(plain, tmp_path, capsys):
     """As releases before 2 write it."""
     folder = tmp_path / "encoder"
     shutil.copytree(plain, folder / "0_Transformer")
@@ -278,6 +282,15 @@ def test_an_encoder_in_a_folder_of_its_own_is_read(plain, tmp_path):
     np.testing.assert_allclose(bert_jax.load(folder).encode(SOME), wanted, atol=1e-6, rtol=0)
     assert cli.main(["convert", "import", f"--from={folder}", f"--out={tmp_path}/out"]) == DONE
     assert (tmp_path / "out/1_Pooling/config.json").exists()
+    assert find_architecture(str(folder)) == find_architecture(str(plain))
+    task = config_of("glue", {"init": str(folder), "task.name": "sst2"})
+    found = find_tokenizer(task, Workdir.open(tmp_path / "run"), in_words=False)
+    assert found.digest == bert_jax.load(plain).tokenizer.digest
+    capsys.readouterr()
+    assert cli.main(["convert", "verify", str(folder), str(plain)]) == DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not compared: max pooling of the sentence encoder" in said
+    assert said.count("not compared") == 1
 
 
 def parts(*kinds: str) -> Callable[[Path], None]:

@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
-from bert_jax.config.recorded import model_of
+from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
@@ -43,10 +43,11 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
+from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
-from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.layout import Workdir, split_step
 
 CARD = "README.md"
 _FILES = {  # besides the weights
@@ -220,6 +221,9 @@ def _export_step(
         params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer,
         source={ORIGIN: origin} if origin else {},
     )  # fmt: skip
+    init = config_of(meta).init
+    if init and not is_remote(init) and (Path(split_step(init)[0]) / MODULES).is_file():
+        print(f"not carried over: what makes a sentence encoder of {init} (pool, layers after it)")
     print(f"step {meta['step']:,} of {run} exported to {out}")
 
 
