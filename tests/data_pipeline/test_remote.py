@@ -4,7 +4,6 @@ import importlib.util
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
-from etils.epath import backend
 from gcs_emulator import Emulator
 from runs import read_records
 
@@ -27,7 +25,7 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import files, remote, retry
+from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store import manifest as manifest_file
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.digests import BLOCK
@@ -387,48 +385,6 @@ def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
         claim.check_free(Workdir.open(where))
     (line,) = str(error.value).splitlines()
     assert says in line
-
-
-@pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN])
-def test_a_host_that_cannot_be_looked_up_ends_a_command_after_three_look_ups(
-    server, no_pauses, monkeypatch, capsys, tmp_path, code
-):
-    from bert_jax.data_pipeline.storage import first_contact  # needs gcsfs
-
-    calls = []
-    Tokenizer.from_vocab([*SPECIAL]).save(tmp_path / "tokenizer.json")
-    out = [f"--tokenizer={tmp_path}/tokenizer.json", f"--out={tmp_path}/store"]
-
-    def fail(host, *arguments, **options):
-        calls.append(host)
-        raise socket.gaierror(code, "Name or service not known")
-
-    for command in (
-        ["data", "verify", "--store=gs://bucket/store"],
-        ["data", "build", "--source=lines:gs://bucket/text", *out],
-        ["status", "--workdir=gs://bucket/run"],
-        ["pretrain", "--config=tiny", f"--config.data.store={tmp_path}", "--workdir=gs://bucket/a"],
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(first_contact, "_found", set())
-            first_contact.Client.clear_instance_cache()
-            backend.fsspec_backend._get_filesystem.cache_clear()
-            patch.setattr(socket, "getaddrinfo", fail)
-            calls.clear()
-            assert main(command) == 1, command
-        assert len(calls) == first_contact.LOOK_UPS.attempts == 3, command
-        lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-        assert [line for line in lines if "cannot be looked up (Name or service not" in line], lines
-    assert not server.requests
-
-
-def test_a_host_that_was_found_is_not_looked_up_again(server, no_pauses, monkeypatch):
-    from bert_jax.data_pipeline.storage import first_contact  # needs gcsfs
-
-    server.write("bucket", "a", b"text")
-    assert files.size_of("gs://bucket/a") == 4
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("looked up again"))
-    first_contact.check_host({})
 
 
 # Records.
