@@ -115,7 +115,11 @@ def test_a_model_is_continued_resumed_and_exported(
     assert recorded["model"]["vocab_size"] == 100
     shutil.rmtree(tmp_path / "model")  # the run has its settings and parameters
     assert cli.main(words) == DONE
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/modules.json").write_text("[]")  # as of a sentence encoder
     run_export(tmp_path / "run", tmp_path / "out")
+    said = capsys.readouterr().out
+    assert f"not carried over: what makes a sentence encoder of {tmp_path / 'model'} (pool" in said
     assert json.loads((tmp_path / "out/config.json").read_text())["num_attention_heads"] == 4
     other = words_of(store, tmp_path / "run", tmp_path / "run")
     assert cli.main(other) == FAILED
