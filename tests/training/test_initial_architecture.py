@@ -123,7 +123,7 @@ def test_a_model_is_continued_resumed_and_exported(
     assert json.loads((tmp_path / "out/config.json").read_text())["num_attention_heads"] == 4
     other = words_of(store, tmp_path / "run", tmp_path / "run")
     assert cli.main(other) == FAILED
-    assert "cannot resume with another data.init" in capsys.readouterr().err
+    assert "run: is the input, which it would replace" in capsys.readouterr().err
 
 
 def test_a_model_that_is_absent_is_one_line(
