@@ -138,13 +138,13 @@ class Results:
 
     @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """Returns the verdict on each variant; none where runs are not as planned, which do not
-        count in the correction, and none in favour of a variant with more failed runs than the
-        reference."""
+        """Returns the verdict on each variant, corrected for the number of planned variants; none
+        where runs are not as planned, and none in favour of a variant with more failed runs than
+        the reference."""
         differences = self.primary
         planned = {name: each for name, each in differences.items() if not self.other(name)}
         found = dict.fromkeys(differences, Verdict(float("nan"), None))
-        found |= statistics.verdicts(planned)
+        found |= statistics.verdicts(planned, len(self.ablation.variants) - 1)
         allowed = len(self.failed(self.ablation.reference))
         for name, verdict in found.items():
             better = differences[name].mean < 0

@@ -14,7 +14,7 @@ Three intervals of 95 %; the interval that holds all three decides:
                       freedom; documents count by their predictions, as effective documents
 
 A difference is shown if the interval excludes zero and the largest of the three p-values, after
-Holm's correction for all variants, is at most 5 %. How often it covers the truth:
+Holm's correction for all planned variants, is at most 5 %. How often it covers the truth:
 `benchmarks/ablation_coverage.py`.
 """
 
@@ -147,23 +147,37 @@ def compare_resampled(sums: np.ndarray, counts: np.ndarray, drawn: Iterable[Weig
     )
 
 
-def holm(p_values: Iterable[float]) -> list[float]:
-    """Returns p-values adjusted for their number: Holm 1979, Scand. J. Statist. 6, 65-70.
-    ValueError if one is not finite, which would take a place in the order."""
+def holm(p_values: Iterable[float], tests: int | None = None) -> list[float]:
+    """Returns p-values adjusted for the number of tests: Holm 1979, Scand. J. Statist. 6, 65-70.
+
+    tests: planned ones; those without a p-value count as if theirs were the largest. None: as many
+    as there are p-values.
+
+    Raises:
+        ValueError: a p-value is not finite, and would take a place in the order; or there are more
+            of them than tests.
+    """
     values = np.array(list(p_values), np.float64)
     check_finite("p-value", values)
+    tests = len(values) if tests is None else tests
+    if tests < len(values):
+        raise ValueError(f"{len(values)} p-values of {tests} tests")
     order = np.argsort(values, kind="stable")
-    factors = np.arange(len(values), 0, -1)
+    factors = tests - np.arange(len(values))
     adjusted = np.empty(len(values))
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return adjusted.tolist()
 
 
-def verdicts(differences: Mapping[str, Difference]) -> dict[str, Verdict]:
+def verdicts(differences: Mapping[str, Difference], tests: int) -> dict[str, Verdict]:
     """Returns the verdict on the primary measure of each variant; those with too few seeds or
-    documents have none, and do not count in the correction."""
+    documents have none.
+
+    tests: number of planned variants. All count in the correction, measured or not: which of them
+    have a verdict may depend on what was seen before.
+    """
     judged = [name for name, found in differences.items() if found.judged]
-    adjusted = dict(zip(judged, holm(differences[name].p for name in judged), strict=True))
+    adjusted = dict(zip(judged, holm([differences[name].p for name in judged], tests), strict=True))
     found = dict.fromkeys(differences, Verdict(float("nan"), None))
     for name, p in adjusted.items():
         shown = differences[name].interval.excludes_zero and p <= ALPHA

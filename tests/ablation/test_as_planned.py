@@ -152,7 +152,7 @@ def test_paths_of_the_data_may_change(made):
 
 
 @pytest.mark.parametrize("other", ["span", "ngram"])
-def test_other_variants_keep_their_verdicts_and_are_not_corrected_for_it(
+def test_other_variants_keep_their_verdicts_corrected_for_all_that_were_planned(
     other, tmp_path, store, monkeypatch
 ):
     variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
@@ -160,10 +160,20 @@ def test_other_variants_keep_their_verdicts_and_are_not_corrected_for_it(
     made.change_config(f"{other}/1", lambda known: known["config"].update(seed=7))
     found = made.results()
     (kept,) = {"span", "ngram"} - {other}
-    assert found.verdicts[kept].adjusted_p == found.primary[kept].p
+    assert found.verdicts[kept].adjusted_p == min(1.0, 2 * found.primary[kept].p)
     said = dict(line.split(": ", 1) for line in sentences.verdicts(found))
     assert said[other] == f"no verdict: {other}/1 is not as planned."
     assert "no verdict" not in said[kept]
+
+
+def test_variants_that_are_not_measured_yet_count_in_the_correction(tmp_path, store, monkeypatch):
+    variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
+    made = MadeRuns(tmp_path, store, monkeypatch, variants=variants)
+    for seed in range(3):
+        Path(f"{made.path(f'ngram/{seed}')}.npz").unlink()
+    found = made.results()
+    assert list(found.primary) == ["span"]
+    assert found.verdicts["span"].adjusted_p == min(1.0, 2 * found.primary["span"].p)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

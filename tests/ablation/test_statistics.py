@@ -231,7 +231,7 @@ def test_in_1000_reports_few_null_and_almost_all_planted_differences_are_shown()
     counted = {"null": 0, "planted": 0}
     for _ in range(1000):
         differences = {"null": simulated(rng, 0.0), "planted": simulated(rng, planted)}
-        for name, verdict in statistics.verdicts(differences).items():
+        for name, verdict in statistics.verdicts(differences, 2).items():
             counted[name] += bool(verdict.shown)
     assert counted["null"] <= 70
     assert counted["planted"] >= 950
@@ -247,7 +247,7 @@ def made(seeds: int, effect: float, seed_sd: float, document_sd: float, document
 
 def shown(*differences: statistics.Difference) -> list[bool | None]:
     named = {str(number): each for number, each in enumerate(differences)}
-    return [verdict.shown for verdict in statistics.verdicts(named).values()]
+    return [verdict.shown for verdict in statistics.verdicts(named, len(named)).values()]
 
 
 def test_a_verdict_needs_all_intervals_the_correction_and_three_seeds():
@@ -257,11 +257,15 @@ def test_a_verdict_needs_all_intervals_the_correction_and_three_seeds():
     one_each = [(each.bootstrap.excludes_zero, each.student.excludes_zero) for each in weak]
     assert one_each == [(False, True), (True, False)]
     assert [*shown(weak[0]), *shown(weak[1])] == [False, False]
-    two = statistics.verdicts({"few": made(2, 1.0, 0.1, 0.1), "a": clear})
+    two = statistics.verdicts({"few": made(2, 1.0, 0.1, 0.1), "a": clear}, 2)
     assert two["few"].shown is None
     assert math.isnan(two["few"].adjusted_p)
-    # Too few seeds are not corrected for.
-    assert two["a"].adjusted_p == statistics.verdicts({"a": clear})["a"].adjusted_p
+    for tests in (2, 7):  # all planned variants are corrected for, with a difference or without
+        found = statistics.verdicts({"a": clear}, tests)
+        assert found["a"].adjusted_p == pytest.approx(tests * clear.p)
+    assert two["a"].adjusted_p == pytest.approx(2 * clear.p)
+    with pytest.raises(ValueError, match="2 p-values of 1 tests"):
+        statistics.holm([0.1, 0.2], 1)
     near = made(5, 0.05, 0.05, 0.01)
     assert near.interval.excludes_zero
     assert shown(near) == [True]
