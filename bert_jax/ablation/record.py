@@ -8,12 +8,13 @@ A/ablation.json         JSON:
     task_files          digests of the training and held-out examples of each task
     seeds               the seeds, and when they were given; they may be added to
     first_report        when `ablate report` first ran, and the seeds of that time
+    reports             each time when it ran on other seeds than before: those that were measured
 A/commands/DIGEST       the line of each `ablate run` that was typed
 """
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from etils import epath
@@ -105,6 +106,8 @@ def claim(workdir: str, ablation: Ablation) -> None:
     if not before or before[-1]["seeds"] != new["config"]["seeds"]:
         before.append({"seeds": new["config"]["seeds"], "time": _now()})
     new["seeds"] = before
+    if "reports" in old:
+        new["reports"] = old["reports"]
     if "first_report" in old:
         new["first_report"] = old["first_report"]
     elif old and (open_path(workdir) / "report.json").exists():  # of an earlier version
@@ -113,12 +116,26 @@ def claim(workdir: str, ablation: Ablation) -> None:
         _write(path, new)
 
 
-def note_report(workdir: str) -> None:
-    """Keeps when the first report was made, and of which seeds."""
+def note_report(workdir: str, measured: Sequence[int]) -> None:
+    """Keeps when the first report was made and of which planned seeds, and what each one saw.
+
+    measured: seeds of which a variant can be compared with the reference.
+    """
     found = read(workdir)
-    if "first_report" not in found:
-        first = {"seeds": found["config"]["seeds"], "time": _now()}
-        _write(file_of(workdir), {**found, "first_report": first})
+    reports, seeds = list(found.get("reports", ())), ",".join(map(str, measured))
+    is_first = "first_report" not in found
+    is_new = bool(seeds) and (not reports or reports[-1]["seeds"] != seeds)
+    if not is_first and not is_new:
+        return
+    now = _now()
+    first = {"first_report": {"seeds": found["config"]["seeds"], "time": now}} if is_first else {}
+    more = {"reports": [*reports, {"seeds": seeds, "time": now}]} if is_new else {}
+    _write(file_of(workdir), {**found, **first, **more})
+
+
+def seen(found: Record) -> list[tuple[int, ...]]:
+    """Returns the measured seeds that each report saw, in their order."""
+    return [tuple(_seeds(entry["seeds"])) for entry in found.get("reports", ())]
 
 
 def added_seeds(found: Record) -> list[Added]:
@@ -225,7 +242,8 @@ def read(workdir: str) -> dict[str, Any]:
 def _check_form(values: Record) -> None:
     """Raises an error of those that `read` handles if a record has another form."""
     _by_key(values)
-    for entry in (*values.get("seeds", ()), *filter(None, [values.get("first_report")])):
+    first = filter(None, [values.get("first_report")])
+    for entry in (*values.get("seeds", ()), *values.get("reports", ()), *first):
         _seeds(entry["seeds"])
         entry["time"].encode()
     for part in ("base", "store", "stores", "task_files"):

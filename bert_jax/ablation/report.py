@@ -48,7 +48,7 @@ def write(results: Results, stores: Stores) -> None:
     values["report_seconds"] = seconds = time.perf_counter() - begun
     text = json.dumps(strict(values), indent=2, allow_nan=False) + "\n"
     put(root / "report.json", text.encode())
-    record.note_report(results.workdir)
+    record.note_report(results.workdir, results.seen)
     for line in (sentences.progress(results), *told):
         console.print(line, markup=False)
     total = sum(each.total_seconds for each in runs.values())

@@ -108,6 +108,15 @@ class Results:
         own = (run.name for run in self.runs if run.variant in compared)
         return [name for name in own if name in self.unplanned]
 
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The seeds of which a variant and the reference are measured."""
+        first, *others = (
+            {each.run.seed for each in self.measured.values() if each.run.variant == variant.name}
+            for variant in self.ablation.variants
+        )
+        return tuple(seed for seed in self.ablation.seeds if seed in first & set().union(*others))
+
     @functools.cached_property
     def spent(self) -> dict[str, Spent]:
         """Returns what the runs of each variant that count spent on average; as planned without

@@ -36,8 +36,8 @@ def _verdict(results: Results, name: str) -> str:
     if name not in results.primary:
         return "no seed has ended in both this variant and the reference"
     verdict, difference = results.verdicts[name], results.primary[name]
+    seeds = _seeds(results, difference)
     if difference.seeds < FEWEST_SEEDS:
-        seeds = count(difference.seeds, "seed")
         return f"no verdict with {seeds}; at least {FEWEST_SEEDS} are needed"
     if not difference.judged:
         return too_few_documents(difference)
@@ -45,7 +45,10 @@ def _verdict(results: Results, name: str) -> str:
         own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
         runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
         return f"no verdict in its favour: {runs}"
-    text = _shown(difference, verdict.adjusted_p) if verdict.shown else _not_shown(difference)
+    if verdict.shown:
+        text = _shown(difference, verdict.adjusted_p, seeds)
+    else:
+        text = _not_shown(difference, seeds if "planned" in seeds else "")
     return text + _few_documents(difference) + results.contrast(name).text
 
 
@@ -61,19 +64,28 @@ def against(results: Results) -> Iterator[str]:
             )
 
 
-def _shown(difference: Difference, p: float) -> str:
+def _seeds(results: Results, difference: Difference) -> str:
+    """Returns "5 seeds", or "3 of 5 planned seeds" where others are not measured or count not."""
+    planned = len(results.ablation.seeds)
+    if difference.seeds == planned:
+        return count(planned, "seed")
+    return f"{difference.seeds} of {count(planned, 'planned seed')}"
+
+
+def _shown(difference: Difference, p: float, seeds: str) -> str:
     better = "better" if difference.mean < 0 else "worse"
     return (
         f"{better} than the reference: {signed(difference.mean)} nat, between "
         f"{between(difference.interval)} (p = {p:.2g} after Holm's correction, "
-        f"{count(difference.seeds, 'seed')})"
+        f"{seeds})"
     )
 
 
-def _not_shown(difference: Difference) -> str:
+def _not_shown(difference: Difference, seeds: str) -> str:
+    of_seeds = f" ({seeds})" if seeds else ""
     return (
-        f"not distinguishable at this budget: between {between(difference.interval)} nat; a power "
-        f"of 80 % would need a difference of: {by_seeds(difference.detectable)} nat"
+        f"not distinguishable at this budget{of_seeds}: between {between(difference.interval)} "
+        f"nat; a power of 80 % would need a difference of: {by_seeds(difference.detectable)} nat"
     )
 
 
@@ -141,6 +153,27 @@ def added_seeds(results: Results) -> Iterator[str]:
         )
 
 
+def missing_seeds(results: Results) -> Iterator[str]:
+    """Yields what planned seeds are missing, and what reports were made before all were measured.
+
+    Who looks after every seed and ends once something is shown, has chosen the number of seeds by
+    what they show, as one who adds them.
+    """
+    ended = ("measured", "diverged")
+    waiting = {run.seed for run in results.runs if results.states[run.name].state not in ended}
+    if waiting and results.seen:
+        seeds = ", ".join(str(seed) for seed in results.ablation.seeds if seed in waiting)
+        yield (
+            f"Runs of planned seeds are missing: {seeds}. Intervals and p are those of all planned "
+            "seeds; ending once something is shown finds more than 5 % of differences that are "
+            "none."
+        )
+    planned = len(results.ablation.seeds)
+    earlier = [len(seen) for seen in record.seen(results.record) if seen != results.seen]
+    if numbers := ", ".join(str(number) for number in earlier if number < planned):
+        yield f"Earlier reports had, of {planned} planned seeds: {numbers}."
+
+
 def excluded(results: Results) -> list[str]:
     """Returns one sentence for each run that is in no mean, and how to have one that is planned."""
     lines = [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
@@ -171,6 +204,7 @@ def told(results: Results) -> list[str]:
         *against(results),
         *not_learned(results),
         *added_seeds(results),
+        *missing_seeds(results),
         *excluded(results),
         *software(results),
     ]

@@ -73,6 +73,7 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
     assert list(found.excluded) == ["a/1", "b/2"]
     assert sentences.excluded(found)[0].startswith("a/1 is in no mean: loss ")
     assert sentences.excluded(found)[0].endswith(" is not below the unigram's 7.000.")
+    assert "4 of 5 planned seeds" in sentences.verdicts(found)[1]
     assert found.primary["a"].seeds == 4
     assert found.primary["a"].mean == pytest.approx(whole.primary["a"].mean, abs=0.005)
     no, worse = sentences.verdicts(found)

@@ -228,8 +228,8 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
         record.claim(str(made.workdir), spec.read(values))
 
     claimed(0, 1, 2, 3)  # before any report: no matter
-    record.note_report(str(made.workdir))
-    record.note_report(str(made.workdir))  # the first one counts
+    record.note_report(str(made.workdir), (0, 1, 2))
+    record.note_report(str(made.workdir), (0, 1, 2))  # the first one counts
     assert list(sentences.added_seeds(made.results())) == []
     claimed(0, 1, 2, 3, 4, 5)
     claimed(0, 1, 2, 3, 4, 5)
@@ -239,6 +239,42 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
         "(2026-11-23T08:00:00+00:00). "
     )
     assert line in sentences.told(made.results())
+
+
+def test_a_report_of_some_planned_seeds_says_so_and_later_reports_know_it(
+    tmp_path, store, monkeypatch
+):
+    made = MadeRuns(tmp_path, store, monkeypatch, seeds=(0, 1, 2, 3, 4))
+    for seed in range(5):
+        made.change_values(f"span/{seed}", lambda _, values: lower(values))
+    hidden = []
+    for run in made.runs:
+        if run.seed > 2:
+            path = made.path(f"{run.name}.npz")
+            hidden.append((path, path.read_bytes()))
+            path.unlink()
+    found = made.results()
+    (line,) = sentences.verdicts(found)
+    assert line.endswith("after Holm's correction, 3 of 5 planned seeds).")
+    (missing,) = sentences.missing_seeds(found)
+    assert missing.startswith("Runs of planned seeds are missing: 3, 4. ")
+    assert missing in sentences.told(found)
+    report.write(found, {str(store.path): store})
+    report.write(found, {str(store.path): store})
+    for path, data in hidden:
+        path.write_bytes(data)
+    record.claim(str(made.workdir), made.ablation)  # as `ablate run` does
+    found = made.results()
+    assert list(sentences.missing_seeds(found)) == ["Earlier reports had, of 5 planned seeds: 3."]
+    report.write(found, {str(store.path): store})
+    assert record.seen(record.read(str(made.workdir))) == [(0, 1, 2), (0, 1, 2, 3, 4)]
+
+
+def lower(values: dict[str, Any]) -> None:
+    for form, own in values.items():
+        sums = own.sums["mlm"]
+        sums = {**sums, "loss": sums["loss"] - np.float32(0.5)}
+        values[form] = dataclasses.replace(own, sums={"mlm": sums})
 
 
 def test_seeds_added_to_an_ablation_that_an_earlier_version_reported_are_said(

@@ -208,6 +208,7 @@ def _ablation(folder: Path) -> None:
         "task_files": {"sst2": {"train": "d", "held_out": "e"}},
         "seeds": [{"seeds": "0,1", "time": "2026-11-26T04:40:00+00:00"}],
         "first_report": {"seeds": "0,1", "time": "2026-11-26T05:40:00+00:00"},
+        "reports": [{"seeds": "0", "time": "2026-11-26T05:40:00+00:00"}],
     }  # fmt: skip
     (folder / "ablation.json").write_text(json.dumps(values))
 
