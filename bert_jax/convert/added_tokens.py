@@ -6,6 +6,7 @@ Tokens in a tokenizer.json are there already.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from bert_jax.convert.folders.tokenizer_keys import NAMED_TOKENS, SPECIAL_TOKENS
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.storage.json_record import text
 from bert_jax.data_pipeline.tokenizer.json_file import library_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -26,6 +28,7 @@ SPECIAL: Final = "special_tokens_map.json"
 _DECODER: Final = "added_tokens_decoder"
 # Lists of special tokens: its name since transformers 5, and the one before.
 _FURTHER: Final = ("extra_special_tokens", "additional_special_tokens")
+_ID: Final = re.compile(r"\d{1,9}", re.ASCII)
 _SETTINGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -45,10 +48,10 @@ def with_added_tokens(
     spec = json.loads(tokenizer.json)
     present = {token["content"]: _token(token, folder) for token in spec["added_tokens"]}
     settings = {**values, **({} if _DECODER in values else _special_tokens(folder, sums))}
-    special = [*_special_of(settings)]
+    special = [*_special_of(settings, folder)]
     _check_roles(tokenizer, special, folder)
     own = {*map(tokenizer.token, tokenizer.special)}
-    by_id = _by_id(folder, settings, own | _known_special(values, settings), sums)
+    by_id = _by_id(folder, settings, own | _known_special(values, settings, folder), sums)
     # Without the list, what a tokenizer.json says of a token holds; a vocabulary says nothing.
     fixed = present if _DECODER not in values and (folder / "tokenizer.json").exists() else {}
     new = {
@@ -83,7 +86,7 @@ def with_added_tokens(
 
 
 def _content(value: Any) -> Any:
-    """Returns the text of a token, which is a text or an object with its settings."""
+    """Returns the content of a token, which is a text or an object with its settings."""
     return value.get("content") if isinstance(value, dict) else value
 
 
@@ -91,7 +94,7 @@ def _token(value: Any, where: Path) -> AddedToken:
     """Returns a token from its text, which is special, or from an object with its settings."""
     values = {"content": value, "special": True} if isinstance(value, str) else value
     content = _content(values)
-    if not isinstance(content, str) or not content:
+    if not text(content) or not content:
         raise UserError(f"{where}: {shown(value)} is not a token; save the tokenizer again")
     settings = {name: values[name] for name in _SETTINGS if name in values}
     if wrong := [name for name, one in settings.items() if not isinstance(one, bool)]:
@@ -115,32 +118,47 @@ def _special_tokens(folder: Path, sums: Sums) -> dict[str, Any]:
     return values
 
 
-def _special_of(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _special_of(settings: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
     """Yields the special tokens as they are given, with their names, in the order in which they are
-    added."""
+    added; UserError for what is no token."""
     named = [name for name in NAMED_TOKENS if settings.get(name) is not None]
     others = [
         name
         for name, value in settings.items()
         if name.endswith("_token") and name not in NAMED_TOKENS and isinstance(value, str | dict)
     ]
-    lists = [settings[name] for name in _FURTHER if settings.get(name)][:1]
-    for name in named + others:
-        yield name, settings[name]
-    for further in lists:
-        yield from further.items() if isinstance(further, dict) else (("", one) for one in further)
+    further = _further(settings, folder)
+    for name, value in [
+        *((name, settings[name]) for name in named + others),
+        *(further.items() if isinstance(further, dict) else (("", one) for one in further)),
+    ]:
+        _token(value, folder)
+        yield name, value
 
 
-def _known_special(values: Mapping[str, Any], settings: Mapping[str, Any]) -> set[Any]:
+def _further(settings: Mapping[str, Any], folder: Path) -> list[Any] | dict[str, Any]:
+    """Returns the tokens of the first list that is there; UserError for another value."""
+    name = next((name for name in _FURTHER if settings.get(name)), None)
+    found = settings[name] if name else []
+    if not isinstance(found, list | dict):
+        raise UserError(
+            f"{folder}: {name}={shown(found)} should be a list of tokens; save the tokenizer again"
+        )
+    return found
+
+
+def _known_special(
+    values: Mapping[str, Any], settings: Mapping[str, Any], folder: Path
+) -> set[str]:
     """Returns the texts of the tokens that are special if added_tokens.json has them.
 
     As in transformers 5, `additional_special_tokens` of special_tokens_map.json are not among them:
     they are found after a text is lower-cased, as by the slow tokenizers that wrote the file.
     """
-    further = values.get(_FURTHER[0]) or values.get(_FURTHER[1]) or settings.get(_FURTHER[0]) or ()
-    listed = further if isinstance(further, list | tuple) else ()
+    further = _further(values, folder) or settings.get(_FURTHER[0]) or []
+    listed = further if isinstance(further, list) else []
     named = (settings[name] for name in NAMED_TOKENS if settings.get(name) is not None)
-    return {_content(value) for value in (*named, *listed)}
+    return {_token(value, folder).content for value in (*named, *listed)}
 
 
 def _by_id(
@@ -160,7 +178,7 @@ def _by_id(
         }  # fmt: skip
         pairs = list(found.values())
     elif isinstance(listed, dict):
-        pairs = [(int(i) if str(i).isdecimal() else i, token) for i, token in listed.items()]
+        pairs = [(int(i) if _ID.fullmatch(i) else i, token) for i, token in listed.items()]
     else:
         raise UserError(f"{where}: {_DECODER}={shown(listed)} should be tokens by id")
     if wrong := [i for i, _ in pairs if not isinstance(i, int) or isinstance(i, bool) or i < 0]:

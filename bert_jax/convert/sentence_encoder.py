@@ -325,7 +325,7 @@ def _read_about(folder: Path, sums: Sums) -> dict[str, Any]:
     prompts, name = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(x, str) for x in prompts.values()):
         raise UserError(f"{file}: prompts={shown(prompts)} should be texts by name")
-    if name is not None and name not in prompts:
+    if name is not None and not (isinstance(name, str) and name in prompts):
         raise UserError(f"{file}: default_prompt_name={shown(name)} is none of the prompts")
     kept, similarity = values.get("truncate_dim"), values.get("similarity_fn_name")
     if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):

@@ -127,6 +127,20 @@ def test_ids_are_those_of_transformers(case, tmp_path):
         ({SETTINGS: {"added_tokens_decoder": {"3": token("a", lstrip=1)}}}, "'a' has lstrip=1"),
         ({SETTINGS: {"cls_token": "hello"}}, r"cls_token='hello' is not supported; the"),
         ({SPECIAL: {"sep_token": "hello"}}, r"sep_token='hello' is not supported"),
+        ({SETTINGS: {"additional_special_tokens": 5}}, "additional_special_tokens=5 should be a"),
+        ({SPECIAL: {"extra_special_tokens": "abc"}}, "extra_special_tokens='abc' should be a li"),
+        ({SETTINGS: {"additional_special_tokens": [["a"]]}}, r"\['a'\] is not a token"),
+        (
+            {SETTINGS: {"extra_special_tokens": [["a"]]}, SPECIAL: {"extra_special_tokens": ["b"]}},
+            r"\['a'\] is not a token",
+        ),
+        ({SETTINGS: {"extra_special_tokens": {"image": ["x"]}}}, r"\['x'\] is not a token"),
+        ({SPECIAL: {"bos_token": ["a"]}}, r"\['a'\] is not a token"),
+        ({SETTINGS: {"bos_token": {"content": {}}}}, "is not a token"),
+        ({SETTINGS: {"bos_token": "\ud800"}}, r"'\\ud800' is not a token"),
+        ({SETTINGS: {"added_tokens_decoder": {"9" * 5000: token("a")}}}, "9' is not the id of a t"),
+        ({ADDED: {"\ud800": N}}, r"'\\ud800'.* is not a token"),
+        ({ADDED: {"<ent>": [1]}}, r"\[1\] is not the id of a token"),
     ],
 )  # fmt: skip
 def test_a_token_that_would_be_another_is_one_line(files, message, beside, tmp_path):
