@@ -183,10 +183,10 @@ def _inputs(
     strict: bool,
 ) -> _Inputs:
     found = find_all(sources, progress, strict)
-    check_casing(tokenizer, sources, found)
     folders = ShardFolders(out, work)
     digests = FileDigests(folders.main)
     plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
+    check_casing(tokenizer, plan.units)
     settings = {**plan.settings, "held_out_share": held_out_share, "dedup": dedup}
     names = [unit.shard.name for unit in plan.units]
 

@@ -151,6 +151,26 @@ def test_a_vocabulary_of_lower_case_that_keeps_capitals_is_refused(tmp_path, sha
     assert not list(tmp_path.glob(".s*"))
 
 
+START = "words in lower case " * 20_000  # more than is looked at of a source
+
+
+@pytest.mark.parametrize(
+    ("more", "start"),
+    [
+        (["\u211d", "##\u211d"], ""),  # a symbol that counts as a capital, as in Google's
+        (["HTTPURL"], ""),
+        (["HTTPURL", "USER", "A"], ""),
+        ([], START),
+        (["HTTPURL"], START),
+    ],
+)
+def test_neither_entries_nor_the_start_of_a_text_hide_its_capitals(tmp_path, more, start):
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LOWER, *more], lowercase=False)
+    text = "The Text Of This File Has Capitals. " * (20_000 if start else 1)
+    with pytest.raises(UserError, match="its text has capitals"):
+        made(tmp_path, {"a": [start or "a", text, "b"]}, tokenizer, progress=False)
+
+
 def test_a_store_without_counts_of_its_sources_is_inspected(tmp_path):
     store = small_store(tmp_path / "s")
     assert unknown_shares(store) == {"": 0.0}
