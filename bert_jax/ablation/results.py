@@ -102,11 +102,18 @@ class Results:
         own = (run.name for run in self.runs if run.variant == variant)
         return [name for name in own if name in self.failures and name not in self.unplanned]
 
-    def other(self, variant: str) -> list[str]:
-        """Returns the runs of a variant and of the reference that are not as planned."""
-        compared = (self.ablation.reference, variant)
-        own = (run.name for run in self.runs if run.variant in compared)
+    def other(self, compared: str) -> list[str]:
+        """Returns the runs of two compared variants, see `Ablation.compared`, that are not as
+        planned."""
+        pair = self.ablation.compared[compared]
+        own = (run.name for run in self.runs if run.variant in pair)
         return [name for name in own if name in self.unplanned]
+
+    def failed_more(self, compared: str, found: Difference) -> bool:
+        """Whether the better one of two variants has more failed runs, which are in no mean: those
+        that remain are its better ones."""
+        variant, other = (len(self.failed(name)) for name in self.ablation.compared[compared])
+        return variant > other if found.mean < 0 else other > variant
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -148,16 +155,14 @@ class Results:
     @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:
         """Returns the verdict on each variant, corrected for the number of planned variants; none
-        where runs are not as planned, and none in favour of a variant with more failed runs than
-        the reference."""
+        where runs are not as planned, and none in favour of the one, variant or reference, with
+        more failed runs."""
         differences = self.primary
         planned = {name: each for name, each in differences.items() if not self.other(name)}
         found = dict.fromkeys(differences, Verdict(float("nan"), None))
         found |= statistics.verdicts(planned, len(self.ablation.variants) - 1)
-        allowed = len(self.failed(self.ablation.reference))
         for name, verdict in found.items():
-            better = differences[name].mean < 0
-            if verdict.shown and better and len(self.failed(name)) > allowed:
+            if verdict.shown and self.failed_more(name, differences[name]):
                 found[name] = dataclasses.replace(verdict, shown=None)
         return found
 

@@ -44,7 +44,7 @@ def _verdict(results: Results, name: str) -> str:
     if verdict.shown is None:
         own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
         runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
-        return f"no verdict in its favour: {runs}"
+        return f"no verdict {'in its favour' if difference.mean < 0 else 'against it'}: {runs}"
     if verdict.shown:
         text = _shown(difference, verdict.adjusted_p, seeds)
     else:

@@ -67,7 +67,7 @@ def test_few_documents_have_no_verdict_or_one_with_a_warning(tmp_path, store):
 
 
 def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
-    """And a variant with more of them than the reference gets no verdict in its favour."""
+    """And there is no verdict in favour of the one with more of them, variant or reference."""
     whole = made_results(tmp_path, store, {"a": -0.1, "b": 0.1})
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.1}, failed={"a/1": 9.0, "b/2": 9.0})
     assert list(found.excluded) == ["a/1", "b/2"]
@@ -79,6 +79,11 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
     no, worse = sentences.verdicts(found)
     assert no == "a: no verdict in its favour: 1 run of it failed, 0 of the reference."
     assert worse.startswith("b: worse than the reference")
+    worse = made_results(tmp_path, store, {"a": 0.1, "b": -0.1}, failed={"reference/1": 9.0})
+    no, better = sentences.verdicts(worse)
+    assert no == "a: no verdict against it: 0 runs of it failed, 1 of the reference."
+    assert worse.verdicts["a"].shown is None
+    assert better.startswith("b: better than the reference")
     both = made_results(tmp_path, store, {"a": -0.1}, failed={"a/1": 9.0, "reference/1": 9.0})
     assert sentences.verdicts(both)[0].startswith("a: better than the reference")
     diverged = dataclasses.replace(
