@@ -149,8 +149,12 @@ class Results:
     def primary(self) -> dict[str, Difference]:
         """Returns the difference of each variant in the primary measure, in nats."""
         names = {variant.name for variant in self.ablation.variants}
-        found = self._compared(self.ablation.values.primary, "loss")
-        return {compared: each for compared, each in found if compared in names}
+        return {key: found for key, found in self.of_primary.items() if key in names}
+
+    @functools.cached_property
+    def of_primary(self) -> dict[str, Difference]:
+        """Returns the same of each comparison, see `Ablation.compared`."""
+        return dict(self._compared(self.ablation.values.primary, "loss"))
 
     @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:

@@ -31,37 +31,57 @@ def verdicts(results: Results) -> list[str]:
 
 
 def _verdict(results: Results, name: str) -> str:
-    if other := results.other(name):
-        return f"no verdict: {', '.join(other)} {'is' if len(other) == 1 else 'are'} not as planned"
-    if name not in results.primary:
-        return "no seed has ended in both this variant and the reference"
+    if why := _not_judged(results, name, "verdict"):
+        return why
     verdict, difference = results.verdicts[name], results.primary[name]
-    seeds = _seeds(results, difference)
-    if difference.seeds < FEWEST_SEEDS:
-        return f"no verdict with {seeds}; at least {FEWEST_SEEDS} are needed"
-    if not difference.judged:
-        return too_few_documents(difference)
-    if verdict.shown is None:
-        own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
-        runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
-        return f"no verdict {'in its favour' if difference.mean < 0 else 'against it'}: {runs}"
     if verdict.shown:
-        text = _shown(difference, verdict.adjusted_p, seeds)
+        text = _shown(results, difference, verdict.adjusted_p)
     else:
-        text = _not_shown(difference, seeds if "planned" in seeds else "")
+        text = _not_shown(results, difference)
     return text + _few_documents(difference) + results.contrast(name).text
 
 
 def against(results: Results) -> Iterator[str]:
     """Yields one sentence for each further comparison of two variants, on the primary measure."""
-    primary = results.ablation.values.primary
-    for measure, what, source, compared, found in results.differences:
-        if (measure, what, source) == (primary, "loss", "") and compared not in results.primary:
-            yield (
-                f"{compared} (exploratory): {signed(found.mean)} nat, between "
-                f"{between(found.interval)}{_few_documents(found)}"
-                f"{results.contrast(compared).text}."
-            )
+    names = {variant.name for variant in results.ablation.variants}
+    for compared in results.ablation.compared:
+        if compared not in names:
+            yield f"{compared} (exploratory): {_exploratory(results, compared)}."
+
+
+def _exploratory(results: Results, compared: str) -> str:
+    if why := _not_judged(results, compared, "comparison"):
+        return why
+    found = results.of_primary[compared]
+    return (
+        f"{signed(found.mean)} nat, between {between(found.interval)} ({_seeds(results, found)})"
+        f"{_few_documents(found)}{results.contrast(compared).text}"
+    )
+
+
+def _not_judged(results: Results, compared: str, what: str) -> str:
+    """Returns why nothing is said of a comparison, see `Ablation.compared`; "" if it is.
+
+    what: of what there is none, such as "verdict".
+    """
+    if other := results.other(compared):
+        verb = "is" if len(other) == 1 else "are"
+        return f"no {what}: {', '.join(other)} {verb} not as planned"
+    variant, reference = results.ablation.compared[compared]
+    theirs = "the reference" if reference == results.ablation.reference else reference
+    if compared not in results.of_primary:
+        return f"no seed has ended in both this variant and {theirs}"
+    difference = results.of_primary[compared]
+    if difference.seeds < FEWEST_SEEDS:
+        seeds = _seeds(results, difference)
+        return f"no {what} with {seeds}; at least {FEWEST_SEEDS} are needed"
+    if not difference.judged:
+        return too_few_documents(difference, what)
+    if difference.interval.excludes_zero and results.failed_more(compared, difference):
+        failed, others = (len(results.failed(name)) for name in (variant, reference))
+        side = "in its favour" if difference.mean < 0 else "against it"
+        return f"no {what} {side}: {count(failed, 'run')} of it failed, {others} of {theirs}"
+    return ""
 
 
 def _seeds(results: Results, difference: Difference) -> str:
@@ -72,27 +92,28 @@ def _seeds(results: Results, difference: Difference) -> str:
     return f"{difference.seeds} of {count(planned, 'planned seed')}"
 
 
-def _shown(difference: Difference, p: float, seeds: str) -> str:
+def _shown(results: Results, difference: Difference, p: float) -> str:
     better = "better" if difference.mean < 0 else "worse"
     return (
         f"{better} than the reference: {signed(difference.mean)} nat, between "
         f"{between(difference.interval)} (p = {p:.2g} after Holm's correction, "
-        f"{seeds})"
+        f"{_seeds(results, difference)})"
     )
 
 
-def _not_shown(difference: Difference, seeds: str) -> str:
-    of_seeds = f" ({seeds})" if seeds else ""
+def _not_shown(results: Results, difference: Difference) -> str:
+    seeds = _seeds(results, difference)
+    of_seeds = f" ({seeds})" if difference.seeds < len(results.ablation.seeds) else ""
     return (
         f"not distinguishable at this budget{of_seeds}: between {between(difference.interval)} "
         f"nat; a power of 80 % would need a difference of: {by_seeds(difference.detectable)} nat"
     )
 
 
-def too_few_documents(difference: Difference) -> str:
+def too_few_documents(difference: Difference, what: str = "verdict") -> str:
     """Returns why a difference with too few held-out documents has no verdict."""
     return (
-        f"no verdict with {_effective(difference)}; at least {FEWEST_DOCUMENTS} are needed, which "
+        f"no {what} with {_effective(difference)}; at least {FEWEST_DOCUMENTS} are needed, which "
         "more held-out text gives"
     )
 

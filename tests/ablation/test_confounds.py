@@ -299,6 +299,7 @@ def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path,
     found = with_steps(dataclasses.replace(alone, ablation=ablation), "b", 1.33)
     line = sentences.told(found)[2]
     assert line.startswith("b against a (exploratory): −0.")
+    assert "(5 seeds)" in line
     assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")
     rows = [row for row in report.rows_of(found) if row["variant"] == "b against a"]
     assert {row["verdict"] for row in rows} == {"exploratory"}
@@ -323,3 +324,51 @@ def test_a_wrong_comparison_is_one_line(pair, said, tmp_path, store):
     values = plain(_execute(ablated.write(tmp_path, variants=variants)))
     with pytest.raises(UserError, match="config.against: " + re.escape(said)):
         spec.read(values | {"store": str(store.path), "against": list(pair.items())})
+
+
+def shift(variant: str, run: str = "", **changes: Any) -> Any:
+    """Returns a change of results: of all runs of a variant, or of one."""
+
+    def change(found: Results) -> Results:
+        chosen = (each for each in found.runs if each.variant == variant and run in (each.name, ""))
+        own = {each.name: dataclasses.replace(found.measured[each.name], **changes)
+               for each in chosen}  # fmt: skip
+        return dataclasses.replace(found, measured={**found.measured, **own})
+
+    return change
+
+
+def without_learning(found: Results) -> Results:
+    """The first run of b is worse than the unigram."""
+    high = {form: {**own, "mlm/loss": 9.0} for form, own in found.measured["b/0"].metrics.items()}
+    return shift("b", "b/0", metrics=high)(found)
+
+
+UNJUDGED: dict[str, tuple[dict[str, int], Any, str]] = {
+    "not as planned": (
+        {}, lambda found: dataclasses.replace(found, unplanned={"b/1": ["config.seed=0, not 1"]}),
+        "no comparison: b/1 is not as planned",
+    ),
+    "two seeds": ({"seeds": 2}, lambda found: found,
+                  "no comparison with 2 seeds; at least 3 are needed"),
+    "few documents": ({"documents": 8}, lambda found: found,
+                      "no comparison with 8 effective documents; at least 10 are needed"),
+    "failed more": ({}, without_learning,
+                    "no comparison in its favour: 1 run of it failed, 0 of a"),
+    "no seed in both": (
+        {}, lambda found: dataclasses.replace(found, measured={
+            name: each for name, each in found.measured.items() if each.run.variant != "b"}),
+        "no seed has ended in both this variant and a",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNJUDGED)
+def test_a_further_comparison_follows_the_rules_of_a_verdict(case, tmp_path, store):
+    options, change, said = UNJUDGED[case]
+    made = made_results(tmp_path, store, {"a": 0.0, "b": -0.3}, **options)
+    values = dataclasses.replace(made.ablation.values, against=(("b", "a"),))
+    ablation = dataclasses.replace(made.ablation, values=values)
+    found = change(dataclasses.replace(made, ablation=ablation))
+    (line,) = sentences.against(found)
+    assert line.startswith(f"b against a (exploratory): {said}")
