@@ -85,7 +85,7 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
     for entry in entries:
         if losses := describe(entry):
             terminal.print(escape(losses), soft_wrap=True)
-        _print_counts(entry, "not articles", "skipped")
+        _print_counts(entry, "besides the documents", "skipped")
         _print_counts(entry, "left out as unknown templates, most often", "unknown_templates")
     done = f"{built / 1e6:.1f} MB of text" if built else "merged"
     terminal.print(f"{escape(str(out))}: {done} in {seconds:.1f} s")

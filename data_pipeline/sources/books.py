@@ -1,24 +1,23 @@
 """Source kind `books`: a folder tree of .txt and .md files, one book per file, in sorted order.
 
 Headers are removed: the `# Title:` … `-------` block of markdown collections, and everything
-outside Project Gutenberg's START and END lines. Each chapter is a document; it starts at a markdown
-heading or a line such as CHAPTER IV, BOOK II, Part One (see `headings`). A book without headings,
-or a chapter of more than ten times `document_lines` lines, is cut into documents of
-`document_lines` lines. Lines are joined into paragraphs, which blank lines separate; in a book with
-long lines and few blank lines, every line is a paragraph.
+outside Project Gutenberg's START and END lines (see `frames`). Each chapter is a document; it
+starts at a markdown heading or a line such as CHAPTER IV, BOOK II, Part One (see `headings`). A
+book without headings, or a chapter of more than ten times `document_lines` lines, is cut into
+documents of `document_lines` lines. Lines are joined into paragraphs, which blank lines separate;
+in a book with long lines and few blank lines, every line is a paragraph.
 """
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.frames import Frames
 from bert_jax.data_pipeline.sources.headings import Headings, Layout, Survey
 from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
@@ -33,11 +32,7 @@ _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
 # Names of files that describe a folder; one given directly is read.
 _ABOUT_THE_BOOKS = {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"}
-_HEADER_LINES = 20  # the markdown header must be within the first 20 lines
-
-_START = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
-_END = re.compile(r"\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
-_RULE = re.compile(r"-{3,}\s*$")
+_NO_END = "texts of Project Gutenberg without an END line, read to the end of their files"
 
 RULES: tuple[Rule, ...] = (
     replace("block_quote", r"^(?:> ?)+", "", needles=(">",)),
@@ -74,45 +69,31 @@ ranges = whole_file  # chapters are found by the outline of their book
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the chapters of one book, or of several framed by Project Gutenberg's lines. Reads the
     file twice: for its outline, then for its text. UserError for a frame inside another."""
-    pieces, layout = _outline(part.path)
+    frames, layout = _outline(part.path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
     text, at = lines(part.path), 0
-    for start, stop in pieces:
+    for start, stop in frames.all_pieces():
         piece = islice(text, start - at, None if stop is None else stop - at)
         for chapter in _chapters(piece, layout):
             for document, was_cut in cut(chapter, limit, size):
                 paragraphs = layout.line_paragraphs
                 yield Document("\n".join(document), line_paragraphs=paragraphs, cut=was_cut)
         at = stop or at
+    if frames.is_open:
+        yield Document("", skipped=_NO_END)
 
 
-def _outline(path: Path) -> tuple[list[tuple[int, int | None]], Layout]:
-    """Returns the first line of each piece of text and the line after it (None: the end of the
-    file), and the layout of all."""
-    pieces: list[tuple[int, int | None]] = []
-    begun = 0  # number of the line that began the text, if one did
-    start, is_text, has_header, survey = 0, True, False, Survey()
-    for number, line in enumerate(lines(path, markup=MARKUP)):
-        if number < _HEADER_LINES:
-            has_header = has_header or line.startswith("# Title:")
-        is_start = bool(_START.search(line))
-        header_ends = has_header and number < _HEADER_LINES and _RULE.match(line)
-        if is_start and is_text and begun:
-            raise UserError(
-                f"{path}: line {number + 1} begins a text of Project Gutenberg inside that of line "
-                f"{begun}, which no END line ends; divide the file, or add the line"
-            )
-        if header_ends or is_start:
-            begun = number + 1 if is_start else begun
-            survey = survey if pieces else Survey()
-            start, is_text = number + 1, True
-        elif is_text and _END.search(line):
-            pieces.append((start, number))
-            is_text = False
-        elif is_text:
+def _outline(path: Path) -> tuple[Frames, Layout]:
+    """Returns where the texts of a file are, and the layout of all."""
+    frames, survey = Frames(path), Survey()
+    for line in lines(path, markup=MARKUP):
+        part = frames.part(line)
+        if part == "text":
             survey.add(line)
-    return [*pieces, *([(start, None)] if is_text else [])], survey.layout()
+        elif part == "start" and not frames.pieces:
+            survey = Survey()
+    return frames, survey.layout()
 
 
 def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:

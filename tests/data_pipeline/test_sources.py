@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pytest
 
 from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Document, SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.sources import (
+    Document,
+    SourceSpec,
+    find,
+    parse_source,
+    read,
+    read_range,
+)
+from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.sources.reading import cut
 
 PLAIN = """\
@@ -359,6 +368,64 @@ def test_chapters_of_real_novels_in_other_layouts(
         found = written("books", "t.txt", changed)
         assert not any(document.cut for document in found)
         assert abs(len(found) - chapters) <= 2
+
+
+HEADER = "# Title: X\n# Author: Y\n-------\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (HEADER + "A dark night.\n\n---\n\nA scene.\n", "A dark night."),
+        (HEADER + "A dark night\n------------\n\nA scene.\n", "A dark night"),
+        ("# Title: X\n\nA dark night.\n\n---\n\nA scene.\n", "A dark night."),
+        ("A dark night.\n\n# Title: X\n\n---\n\nA scene.\n", "A dark night."),
+    ],
+    ids=["scene break", "setext heading", "no header", "text before"],
+)
+def test_a_rule_that_ends_no_header_removes_nothing(
+    written: Written, text: str, first: str
+) -> None:
+    found = written("books", "t.md", text)
+    lines = [line for d in found for line in d.text.split("\n") if line.strip(" -")]
+    assert lines == [first, "A scene."]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "*** START OF THE PROJECT GUTENBERG ETEXT T ***",
+        "***START OF THE PROJECT GUTENBERG EBOOK T***",
+        "*** START OF THE COPYRIGHTED PROJECT GUTENBERG EBOOK T ***",
+        "*** START OF THIS PROJECT GUTENBERG EBOOK THE LONG\nTITLE OF A BOOK ***",
+        "*** START OF THIS PROJECT GUTENBERG EBOOK T",
+        "\\*\\*\\* START OF THE PROJECT GUTENBERG EBOOK T \\*\\*\\*",
+        "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*",
+        "*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93\n*END*",
+        "*END*THE SMALL PRINT!*END*\nScanned.\n*** START OF THE PROJECT GUTENBERG EBOOK T ***",
+    ],
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        "End of the Project Gutenberg EBook of T, by U",
+        "End of Project Gutenberg's T",
+        "*** END OF THE COPYRIGHTED PROJECT GUTENBERG EBOOK T ***",
+        "* * * END OF THE PROJECT GUTENBERG ETEXT T ***\n*END*THE SMALL PRINT!*END*",
+    ],
+)
+def test_frames_of_every_year(written: Written, start: str, end: str) -> None:
+    found = written("books", "t.txt", f"License.\n{start}\n\nText.\n{end}\nLicense.\n")
+    assert [d.text.strip() for d in found] == ["Text."]
+
+
+def test_a_frame_without_end_is_read_and_said(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("*** START OF THE PROJECT GUTENBERG EBOOK T ***\nText.\n")
+    spec, skipped = parse_source(f"books:{tmp_path}"), Counter[str]()
+    found = [*read_range(spec, Range(tmp_path / "t.txt"), skipped)]
+    assert [d.text for d in found] == ["Text."]
+    assert skipped.total() == 1
+    assert "without an END line" in next(iter(skipped))
 
 
 def test_gutenberg_frame_is_stripped(written: Written) -> None:
