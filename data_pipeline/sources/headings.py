@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.data_pipeline.text.clean import BEFORE, OTHER_SPACES
+
 Heading = Literal["", "marked", "unspaced", "numeral"]
 
 # At least one letter or digit: "### * * * *" is a section break, not a chapter.
@@ -40,6 +42,9 @@ _NUMERAL = re.compile(
     rf"(?:[.:]?|{_TITLE})|(\d{{1,3}}){_TITLE})\s*$"
 )
 _ENDS_TEXT = re.compile(r"""[.!?…:"'”’»)*_\]\u2014-]\s*$""")  # noqa: RUF001
+# What cleaning leaves to the tokenizer.
+_NO_WIDTH = re.compile("[\u061c\u200b-\u200f\ufeff]")
+_SPACE = re.compile(f"[{OTHER_SPACES}]")
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LONGEST = 150  # characters of a heading
 _FEWEST = 3  # headings that the kinds "unspaced" and "numeral" need to be accepted
@@ -63,6 +68,7 @@ class Headings:
 
     def kind(self, line: str) -> Heading:
         """Returns the kind of the next line."""
+        line = _shown(line)
         kind = self._classify(line)
         self._before, self._broken = line, bool(kind) or not line.strip()
         return kind
@@ -115,9 +121,18 @@ class Survey:
         return Layout(frozenset(accepted), count, line_paragraphs)
 
 
+def _shown(line: str) -> str:
+    """Returns a line as cleaning shows it: without characters of no width, with plain spaces."""
+    if line.isascii() and line.isprintable() and "&" not in line:
+        return line
+    for rule in BEFORE:
+        line, _ = rule.apply(line)
+    return _NO_WIDTH.sub("", _SPACE.sub(" ", line))
+
+
 def _value(line: str) -> int:
     """Returns the number that starts a line of the kind "numeral"."""
-    numeral = _NUMERAL.match(line)
+    numeral = _NUMERAL.match(_shown(line))
     if numeral is None:
         return 0
     if numeral[2]:

@@ -33,10 +33,13 @@ MARKUP = False
 OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
-_OPEN = re.compile(r'<doc(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>\s*')
+_HEADER = r'<doc(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>'
+_OPEN = re.compile(rf"{_HEADER}\s*")
 # A title may have quotation marks, and other attributes after it.
 _TITLE = re.compile(r'\stitle="(.{0,1000}?)"(?=(?:\s+[\w:.-]+="[^"]*")*+$)')
-_ANOTHER = re.compile(r'<doc id="[^"]*"\s+\w+="')
+# A header at the start of a line; within one it needs two attributes, or the end of a block before
+# it: a text may quote an element.
+_ANOTHER = re.compile(rf'\s*{_HEADER}|.*?<doc(?:\s+[\w:.-]+="[^"\n]*"){{2}}|.*?</doc>.*<doc\s')
 _CLOSE = "</doc>"
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz|\.zst)?")
 
@@ -82,7 +85,7 @@ def _plain_articles(path: Path) -> Iterator[Document]:
                 )
             title, first = _title(opened), number
             continue
-        if "<doc " in line and _ANOTHER.search(line):
+        if "<doc" in line and _ANOTHER.match(line):
             raise UserError(
                 f"{path}: line {number} begins an article inside {title!r} of line {first}, which "
                 f"no {_CLOSE} ends; extract or copy it again"

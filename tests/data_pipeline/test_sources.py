@@ -171,6 +171,12 @@ def test_blocks_of_every_writer(written: Written, attributes: str, end: str) -> 
     ]
 
 
+def test_an_article_may_quote_an_element(written: Written) -> None:
+    quoted = 'A <doc> has the form <doc id="1"> here.'
+    (found,) = written("wikiextractor", "wiki_00", f'<doc id="1">\n{quoted}\n</doc>\n')
+    assert found.text == quoted
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -179,6 +185,17 @@ def test_blocks_of_every_writer(written: Written, attributes: str, end: str) -> 
         (
             PLAIN.replace("</doc>\n", "", 1),
             r"line \d begins an article inside .* of line 1, which no",
+        ),
+        *(
+            (f"<doc {one}>\nA\n{glue}<doc{two}>\nB\n</doc>\n", "line 3 begins an article inside")
+            for one, two, glue in [
+                ('title="A" id="1"', ' title="B" id="2"', ""),
+                ('id="1"', ' id="2"', ""),
+                ('id="1"', '\tid="2"', " "),
+                ('id="1" url="u" title="A"', '  url="u" id="2" title="B"', ""),
+                ('id="1" url="u" title="A"', ' url="u" title="B"', "It is. "),
+                ('id="1"', ' id="2"', "It is.</doc> "),
+            ]
         ),
         (PLAIN.replace("</doc>\n", "It </doc> is ", 1), r"begins an article inside 'A \"b\"' of"),
         ('{"title": "A"}\n', 'line 1 is not a JSON object with strings "title" and "text"'),
@@ -272,6 +289,24 @@ def test_chapters_are_documents(written: Written) -> None:
 def test_headings_in_plain_text(written: Written, heading: str) -> None:
     assert len(written("books", "t.txt", f"One.\n\n{heading}\n\nTwo.\n")) == 2
     assert len(written("books", "t.txt", f"One\n{heading}\n\nTwo.\n")) == 1  # inside a paragraph
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "CHAPTER\u00a0II",
+        "CHAPTER\u2003II",
+        "\ufeffCHAPTER II",
+        "\u200eCHAPTER II",
+        "\u00adCHAPTER II",
+        "CHAPTER II\u200b",
+        "CHAP\u00adTER&nbsp;II",
+        "\ufeff# The second",
+        "\x00CHAPTER II",
+    ],
+)
+def test_a_heading_is_what_is_seen(written: Written, heading: str) -> None:
+    assert len(written("books", "t.txt", f"One.\n\n{heading}\n\nTwo.\n")) == 2
 
 
 def test_a_heading_under_a_heading_needs_no_blank_line(written: Written) -> None:
