@@ -14,11 +14,22 @@ from bert_jax.data_pipeline.text.variants import choose_variants
 from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE, IMAGE_OPTIONS
 
 _KNOWN_TAGS: Final = (
-    "abbr|b|bdi|bdo|big|blockquote|caption|center|cite|code|col|colgroup|data|dd|del|dfn|div|dl|"
-    "dt|em|font|gallery|h[1-6]|i|img|includeonly|ins|kbd|li|mapframe|mark|math|noinclude|nowiki|"
-    "ol|onlyinclude|poem|pre|q|rb|ref|references|rp|rt|rtc|ruby|s|samp|score|section|small|span|"
-    "strike|strong|sub|sup|syntaxhighlight|table|tbody|td|templatestyles|tfoot|th|thead|time|"
-    "timeline|tr|tt|u|ul|var|wbr"
+    "abbr|b|bdi|bdo|big|blockquote|caption|categorytree|center|cite|code|col|colgroup|data|dd|del|"
+    "dfn|div|dl|dt|em|font|gallery|graph|h[1-6]|i|imagemap|img|includeonly|indicator|inputbox|ins|"
+    "kbd|li|mapframe|maplink|mark|math|noinclude|nowiki|ol|onlyinclude|poem|pre|q|rb|ref|"
+    "references|rp|rt|rtc|ruby|s|samp|score|section|small|source|span|strike|strong|sub|sup|"
+    "syntaxhighlight|table|tbody|td|templatedata|templatestyles|tfoot|th|thead|time|timeline|tr|tt|"
+    "u|ul|var|wbr"
+)
+# After the name of a tag; in "if a<b and c>d", what follows is no attribute.
+_ATTRIBUTES: Final = (
+    r"(?:[\s/\\]*|[\s/]+(?:[\w:.-]+\s*=|compact\b|hidden\b|inline\b|noshade\b|nowrap\b|responsive\b|"
+    r"reversed\b)[^<>\n]*)>"
+)
+# Elements whose content is not text.
+_NOT_TEXT: Final = (
+    "categorytree|ce|chem|gallery|graph|hiero|imagemap|indicator|inputbox|mapframe|maplink|math|"
+    "score|source|syntaxhighlight|templatedata|timeline"
 )
 _FILES: Final = "|".join(sorted(set(chain.from_iterable(w.files for w in BY_LANGUAGE.values()))))
 _CATEGORIES: Final = "|".join(
@@ -43,12 +54,20 @@ staticredirect nocontentconvert notitleconvert nocc notc disambig archivedtalk n
 expectunusedcategory expectunusedtemplate expected_unconnected_page
 """
 _ANY_CASE: Final = frozenset(_SWITCHES.split())
-_SWITCH: Final = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*+)__")
+_SWITCH: Final = re.compile(r"__([^\s_]++(?:_[^\s_]++)*+)__")
+# Scripts whose sentences end without a mark, or with one that may be left out; most have no blanks
+# between words, either: Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to Tai Tham, Balinese, Javanese,
+# Cham and Tai Viet.
+_WITHOUT_FULL_STOP: Final = re.compile(
+    "[\u0e01-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa00-\uaadf]"
+)
 
 
 def _is_heading(line: str) -> bool:
     """Returns whether a line is short and unpunctuated: a section title or a stray list item."""
     if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
+        return False
+    if not line.isascii() and _WITHOUT_FULL_STOP.search(line):
         return False
     if line[-1].isalnum():
         return True
@@ -68,7 +87,13 @@ def _switches(text: str) -> tuple[str, int]:
 
     def shown(found: re.Match[str]) -> str:
         nonlocal count
-        letters = found[1].replace("_", "")
+        word = found[1].replace("_", "")
+        # Besides letters, words of some scripts have marks and, as in Persian, joiners.
+        letters = "".join(filter(str.isalpha, word))
+        if not letters.isascii() or letters != word:
+            kinds = {unicodedata.category(character)[0] for character in word}
+            if "L" not in kinds or not kinds <= {"L", "M", "C"}:
+                return found[0]
         is_capital = len(letters) > 2 and letters.isupper()
         is_caseless = len(letters) > 1 and letters == letters.swapcase()
         if not (is_capital or is_caseless or found[1].lower() in _ANY_CASE):
@@ -82,12 +107,22 @@ def _switches(text: str) -> tuple[str, int]:
 # Each takes linear time: a run of characters is tried where it begins, not again at each of them.
 RULES: tuple[Rule, ...] = (
     Rule("variant", choose_variants),
-    # Elements whose content is not text. A reference may end in "</>" after extraction.
-    replace(
-        "element",
-        r"<(math|score|timeline|gallery|chem|ce|hiero|syntaxhighlight|ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
-        "",
-        needles=("</", "/>"),
+    several(
+        replace(
+            "element",
+            rf"<({_NOT_TEXT})\b[^<>]*(?:/>|>(?:[^<]|<(?!/?\1\b|/>))*+</(?:\1\s*)?>)",
+            "",
+            needles=("</", "/>"),
+            ignore_case=True,
+        ),
+        # A reference may end in "</>" after extraction.
+        replace(
+            "",
+            r"<(ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
+            "",
+            needles=("</", "/>"),
+            ignore_case=True,
+        ),
     ),
     # With --sections, --html, and as some versions write them.
     replace(
@@ -96,15 +131,34 @@ RULES: tuple[Rule, ...] = (
         "",
         needles=("::::", "==", "</h"),
     ),
-    replace("line_break", r"</?(?:br|hr|p)\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
+    replace(
+        "line_break",
+        rf"<(?:br|hr|p)\b{_ATTRIBUTES}|</(?:br|hr|p)\b[^<>\n]*>",
+        " ",
+        needles=("<",),
+        ignore_case=True,
+    ),
     # A list of --html ends its numbered items with "</<li>".
     replace(
-        "tag", rf"(?:</)?</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", "", needles=("<",), ignore_case=True
+        "tag",
+        rf"(?:</)?<(?:{_KNOWN_TAGS})\b{_ATTRIBUTES}|</(?:{_KNOWN_TAGS})\b[^<>\n]*>",
+        "",
+        needles=("<",),
+        ignore_case=True,
     ),
     replace(
-        "anchor", r"<a\s+(?:href|class|id|name|title)=[^<>\n]*>|</a>", "", needles=("<a", "</a")
+        "anchor",
+        r"<a\s+(?:href|class|id|name|title)\s*=[^<>\n]*>|</a\s*>",
+        "",
+        needles=("<a", "</a", "<A", "</A"),
+        ignore_case=True,
     ),
-    replace("formula", r"\b(?:formula|codice)_\d+\b", "", needles=("formula_", "codice_")),
+    replace(
+        "formula",
+        r"(?<![A-Za-z0-9_])(?:formula|codice)_[0-9]++(?![A-Za-z_])",
+        "",
+        needles=("formula_", "codice_"),
+    ),
     replace(
         "table_markup",
         r"^(?:\||\{\||![^\n]*(?:\||(?:span|scope|style|class|align|width)=))[^\n]*$",
@@ -152,10 +206,10 @@ RULES: tuple[Rule, ...] = (
     several(
         replace(
             "parenthesis_end",
-            r"(?<![\s;,])\s*[;,][\s;,]*\)",
+            rf"(?<![\s{_MARKS}])\s*[{_MARKS}][\s{_MARKS}]*\)",
             ")",
             needles=(")",),
-            within=r"\)(?:(?<=[;,]\))|(?<=[;,]\s\)))",
+            within=rf"\)(?<=[\s{_MARKS}]\))",
             in_line=True,
         ),
         replace("", rf"(?<![\s{_MARKS}])\s*[{_MARKS}][\s{_MARKS}]*）", "）", needles=("）",)),
@@ -164,20 +218,32 @@ RULES: tuple[Rule, ...] = (
         replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
         replace(
             "",
-            r"“”|„[“”]|«\s*»|‹\s*›|「\s*」|『\s*』|《\s*》|〈\s*〉",
+            r"“”|„[“”]|「\s*」|『\s*』|《\s*》|〈\s*〉",
             "",
-            needles=("“”", "„“", "„”", "«", "‹", "「", "『", "《", "〈"),
+            needles=("“”", "„“", "„”", "「", "『", "《", "〈"),
+        ),
+        # Marks that open in one language and close in another: »A« »B«, «A» «B».
+        replace(
+            "",
+            r"(?<![^\s(\[])(?:«\s*»|‹\s*›|»«|›‹|””|‘’|’’)(?![^\s.,;:!?)\]])",
+            "",
+            needles=("«", "‹", "”", "’’", "‘’"),
         ),
     ),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
     several(
         replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
         replace("", r"([，،、])(?:\s*\1)+", r"\1", needles=("，", "،", "、")),
+        # "(英语:;1990)": a transcription was between the two.
+        replace("", r"(?<=[^\W\d_])[:：]\s*(?=[;；，、،؛])", "", needles=(":", "：")),
     ),
     several(
         replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
         replace(
-            "", r" (?<!  ) *([。，、；：．])", r"\1", needles=("。", "，", "、", "；", "：", "．")
+            "",
+            r" (?<!  ) *([。，、；：．،؛۔।॥])",
+            r"\1",
+            needles=("。", "，", "、", "；", "：", "．", "،", "؛", "۔", "।", "॥"),
         ),
     ),
     several(

@@ -15,8 +15,8 @@ _PREFERRED: Final = ("zh-hans", "zh-cn", "zh-sg", "zh-my", "zh")
 _LANGUAGES: Final = "ban|crh|gan|iu|kk|ku|mni|sh|shi|sr|tg|tly|uz|wuu|zgh|zh"
 _DEEPEST: Final = 10  # blocks inside each other, as in MediaWiki
 _CODE: Final = rf"(?:{_LANGUAGES})(?:-[a-z]{{2,4}})*"
-_HIDDEN: Final = frozenset("HT-")  # flags of rules and of titles, which show nothing there
-_FLAGS: Final = re.compile(rf"\s*+(?:(?:[A-Z-]|{_CODE})(?:\s*+;\s*+(?:[A-Z-]|{_CODE}))*+)?+\s*+")
+_HIDDEN: Final = frozenset("HT+-")  # flags of rules and of titles, which show nothing there
+_FLAGS: Final = re.compile(rf"\s*+(?:(?:[A-Z+-]|{_CODE})(?:\s*+;\s*+(?:[A-Z+-]|{_CODE}))*+)?+\s*+")
 # A rule for one variant: the code and a colon, or what is replaced, "=>", the code and a colon.
 _RULE: Final = re.compile(rf"\s*+(?:[^;=]*+=>\s*+)?({_CODE})\s*+:", re.IGNORECASE)
 _NEXT: Final = re.compile(rf";(?={_RULE.pattern}|\s*+\Z)", re.IGNORECASE)
