@@ -14,7 +14,7 @@ import pytest
 from gcs_emulator import Emulator
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import shard, units, working_folder
+from bert_jax.data_pipeline.build import shard, units, vocabulary, working_folder
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import cutting, find, parse_source
@@ -153,6 +153,46 @@ def test_the_same_text_with_another_status_is_built(
     whole = len(planned(tmp_path))
     assert len(reads) == whole + 1  # what was read while it changed is read again
     assert contents(tmp_path / "store") == contents(tmp_path / "expected")
+
+
+def train(tmp_path: Path, kind: str) -> int:
+    words = [f"--source={kind}:{tmp_path}/text", "--vocab_size=100"]
+    return cli.main(["data", "tokenizer", *words, f"--out={tmp_path}/trained.json", "--overwrite"])
+
+
+def while_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Calls `change` once, after the first document that a tokenizer is trained on."""
+    original, done = vocabulary.cleaned, []
+
+    def cleaned(*arguments: object) -> object:
+        if not done:
+            done.append(change())
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vocabulary, "cleaned", cleaned)
+
+
+@pytest.mark.parametrize("kind", ["lines", "books"])
+@pytest.mark.parametrize("change", CHANGES[:3])
+def test_text_that_changes_while_a_tokenizer_is_trained_is_one_line(
+    kind, change, text, tmp_path, monkeypatch, capsys
+) -> None:
+    while_read(monkeypatch, lambda: change(text))
+    assert train(tmp_path, kind) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert line.startswith(f"error: {text}: changed while it was in use")
+    assert not (tmp_path / "trained.json").exists()
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+def test_a_tokenizer_is_trained_on_the_same_text_with_another_status(
+    change, text, tmp_path, monkeypatch
+) -> None:
+    while_read(monkeypatch, lambda: change(text))
+    assert train(tmp_path, "lines") == 0
+    trained = (tmp_path / "trained.json").read_bytes()
+    assert train(tmp_path, "lines") == 0
+    assert (tmp_path / "trained.json").read_bytes() == trained
 
 
 def planned(tmp_path: Path) -> list[units.Unit]:

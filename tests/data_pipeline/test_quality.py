@@ -155,20 +155,20 @@ START = "words in lower case " * 20_000  # more than is looked at of a source
 
 
 @pytest.mark.parametrize(
-    ("more", "start"),
+    ("more", "is_long"),
     [
-        (["\u211d", "##\u211d"], ""),  # a symbol that counts as a capital, as in Google's
-        (["HTTPURL"], ""),
-        (["HTTPURL", "USER", "A"], ""),
-        ([], START),
-        (["HTTPURL"], START),
+        (["\u211d", "##\u211d"], False),  # a symbol that counts as a capital, as in Google's
+        (["HTTPURL"], False),
+        (["HTTPURL", "USER", "A"], False),
+        ([], True),
+        (["HTTPURL"], True),
     ],
 )
-def test_neither_entries_nor_the_start_of_a_text_hide_its_capitals(tmp_path, more, start):
+def test_neither_entries_nor_the_start_of_a_text_hide_its_capitals(tmp_path, more, is_long):
     tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LOWER, *more], lowercase=False)
-    text = "The Text Of This File Has Capitals. " * (20_000 if start else 1)
+    text = "The Text Of This File Has Capitals. " * (20_000 if is_long else 1)
     with pytest.raises(UserError, match="its text has capitals"):
-        made(tmp_path, {"a": [start or "a", text, "b"]}, tokenizer, progress=False)
+        made(tmp_path, {"a": [START if is_long else "a", text, "b"]}, tokenizer, progress=False)
 
 
 def test_a_store_without_counts_of_its_sources_is_inspected(tmp_path):
