@@ -13,7 +13,7 @@ from absl import flags
 from bert_jax.commands.command import Command, need
 from bert_jax.commands.kinds import rendering
 from bert_jax.commands.launch_job import absolute, checks_of, limits_of, make_job, parse_command
-from bert_jax.commands.paths import check_outputs, define_input, define_output
+from bert_jax.commands.paths import check_outputs, define_input, define_output, inputs_of
 from bert_jax.errors import UsageError, UserError
 
 if typing.TYPE_CHECKING:
@@ -161,6 +161,8 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
         raise UsageError("--out is the folder of --dry_run; give both, or neither")
     chosen = _backend(backend, values)
     trainer, config = parse_command(f"launch {backend} run", words, offline=values.dry_run)
+    if values.dry_run:
+        _check_rendering(values, trainer)
     job = make_job(chosen, values, words, trainer, config)
     chosen.check(job)
     if values.dry_run:
@@ -172,6 +174,16 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
         check_outputs(trainer)
         run_checks(checks_of(chosen, job, config, allow_dirty=values.allow_dirty), say)
     return chosen.run(job)
+
+
+def _check_rendering(values: flags.FlagValues, trainer: flags.FlagValues) -> None:
+    """Raises UserError if the files of --dry_run, or those of the job, may not be written."""
+    from bert_jax.data_pipeline.storage.outputs import check_apart
+
+    check_outputs(values, inputs=inputs_of(trainer))
+    check_outputs(trainer, offline=True)
+    if values.out:
+        check_apart([trainer.workdir, values.out])
 
 
 def _show(backend: "Backend", job: "Job", out: str | None) -> int:

@@ -4,7 +4,6 @@ Every flag of a path is defined here, so that `check_outputs` knows all inputs o
 test all outputs of all commands.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -19,9 +18,6 @@ FindKind = Callable[[flags.FlagValues], "OutputKind"]
 # The paths that a value of a flag names.
 Locate = Callable[[str, flags.FlagValues], Iterable[Any]]
 _OVERWRITE: Final = "overwrite"
-# Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.
-_PATH_KEYS: Final = ("data.store", "init", "task.data", "task.held_out", "task.tokenizer", "store")
-
 
 # What the flags of each parser name.
 _outputs: Final[WeakKeyDictionary[flags.Flag, FindKind]] = WeakKeyDictionary()
@@ -73,60 +69,59 @@ def outputs_of(values: flags.FlagValues) -> list[str]:
     return [name for name in values if values[name] in _outputs]
 
 
-def check_outputs(values: flags.FlagValues) -> None:
-    """Raises UserError, before a command starts, if it may not write one of its outputs."""
+def check_outputs(
+    values: flags.FlagValues, *, inputs: Iterable[str] = (), offline: bool = False
+) -> None:
+    """Raises UserError, before a command starts, if it may not write one of its outputs.
+
+    Args:
+        inputs: paths that it reads besides those of its flags.
+        offline: nothing in a bucket is read.
+    """
     named = [values[name] for name in outputs_of(values)]
     outputs = [(path, _outputs[flag]) for flag in named for path in _given(flag)]
     if not outputs:
         return
-    from bert_jax.data_pipeline.storage.outputs import check_apart, check_output
+    from bert_jax.data_pipeline.storage.outputs import check_apart, check_inputs, check_output
+    from bert_jax.data_pipeline.storage.remote import is_remote
 
-    inputs = list(inputs_of(values))
+    inputs = [*inputs_of(values), *inputs]
     overwrite = _OVERWRITE in values and bool(values[_OVERWRITE].value)
     for path, kind in outputs:
-        check_output(path, kind(values), inputs=inputs, overwrite=overwrite)
+        if offline and is_remote(path):
+            check_inputs(path, kind(values), inputs)
+        else:
+            check_output(path, kind(values), inputs=inputs, overwrite=overwrite)
     check_apart(path for path, _ in outputs)
 
 
 def inputs_of(values: flags.FlagValues) -> Iterator[str]:
-    """Yields the paths that a command reads, those that its configuration names included."""
+    """Yields the paths that a command reads, those that its configuration names included, and those
+    that a run which it reads does."""
+    from bert_jax.workdir.inputs import inputs_of_config, inputs_of_model
+
     for name in values:
         flag = values[name]
         if flag in _inputs:
             for value in _given(flag):
-                yield from map(str, _inputs[flag](value, values))
+                for path in map(str, _inputs[flag](value, values)):
+                    yield from inputs_of_model(path)
     if "config" in values and values["config"].value is not None:
         from bert_jax.config.files import path_of
         from bert_jax.config.serialization import plain
 
         yield str(path_of(values))
-        yield from _paths_in(plain(values["config"].value))
+        for path in inputs_of_config(plain(values["config"].value)):
+            yield from inputs_of_model(path)
 
 
 def model_paths(value: str, values: flags.FlagValues | None = None) -> list[str]:
     """Returns the path of a model in a folder, a run or a step of one; none of a model on a hub."""
-    from bert_jax.workdir.layout import split_step
+    from bert_jax.workdir.inputs import path_of_model
 
-    return [] if value.startswith("hf:") else [split_step(value)[0]]
+    return path_of_model(value)
 
 
 def _given(flag: flags.Flag) -> list[str]:
     value = flag.value or []
     return [value] if isinstance(value, str) else list(value)
-
-
-def _paths_in(config: Any, key: str = "") -> Iterator[str]:
-    """Yields the paths that are values of a configuration, or of the changes of an ablation."""
-    if isinstance(config, dict):
-        for name, value in config.items():
-            yield from _paths_in(value, f"{key}.{name}")
-    elif isinstance(config, list | tuple):
-        for value in config:
-            named = isinstance(value, list | tuple) and len(value) == 2
-            yield from _paths_in(value[1], f"{key}.{value[0]}") if named else _paths_in(value, key)
-    elif isinstance(config, str) and config and _is_path(key):
-        yield from model_paths(config)
-
-
-def _is_path(key: str) -> bool:
-    return any(re.search(rf"(^|\.){re.escape(path)}$", key) for path in _PATH_KEYS)

@@ -60,7 +60,7 @@ def check_output(
         place = _place(text)
         if not is_remote(text):
             _check_place(text, place, kind)
-        _check_inputs(text, kind, inputs)
+        check_inputs(text, kind, inputs)
         if _is_free(place, kind.is_folder):
             return
     if kind.is_ours is None:
@@ -167,7 +167,9 @@ def _is_free(place: epath.Path, is_folder: bool) -> bool:
         return True
 
 
-def _check_inputs(text: str, kind: OutputKind, inputs: Iterable[epath.PathLike]) -> None:
+def check_inputs(path: epath.PathLike, kind: OutputKind, inputs: Iterable[epath.PathLike]) -> None:
+    """Raises UserError if a path is an input, in one or around one; reads nothing in a bucket."""
+    text = os.fspath(path)
     for name in map(os.fspath, inputs):
         if not name or is_remote(name) != is_remote(text):
             continue

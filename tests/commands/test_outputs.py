@@ -3,6 +3,7 @@
 The flags that name outputs and inputs are those of the parsers, so that a new one is tried, too.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,3 +249,41 @@ def test_a_disk_that_takes_nothing_is_one_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("bert_jax.data_pipeline.storage.atomic.write_bytes", full)
     with pytest.raises(StorageError, match=r"a: cannot be written \(No space left on device\)"):
         write_output(tmp_path / "a", b"new", UNMARKED)
+
+
+READERS = [
+    (verb, flag, name)
+    for verb, flag in OUTPUTS
+    for name in parsed(verb)
+    if parsed(verb)[name] in paths._inputs and name in ("workdir", "model", "from", "init")
+]
+
+
+@pytest.mark.parametrize(("verb", "flag", "name"), READERS)
+def test_nothing_is_written_into_what_a_run_has_read(verb, flag, name, tmp_path, capsys) -> None:
+    (tmp_path / "run").mkdir()
+    for key in ("store", "init", "data"):
+        (tmp_path / key).mkdir()
+    config = {"data": {"store": f"{tmp_path}/store"}, "init": f"{tmp_path}/init@5"}
+    config["task"] = {"data": f"{tmp_path}/data"}
+    (tmp_path / "run/config.json").write_text(json.dumps({"config": config}))
+    before = tree(tmp_path)
+    for key in ("store", "init", "data"):
+        path = tmp_path / key / "new"
+        line = refused(
+            [*verb.split(), f"--{name}={tmp_path}/run", f"--{flag}={path}"], path, capsys
+        )
+        assert f"is in the input {tmp_path}/{key}" in line
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("out", ["store/new", "store", "run"])
+def test_a_rendered_job_is_apart_from_what_it_reads_and_writes(out, tmp_path, capsys) -> None:
+    (tmp_path / "store").mkdir()
+    job = ["launch", "slurm", "run", "--name=b1", "--nodes=1", "--dry_run"]
+    trainer = ["pretrain", "--config=tiny", f"--config.data.store={tmp_path}/store"]
+    path = tmp_path / out
+    refused([*job, f"--out={path}", *trainer, f"--workdir={tmp_path}/run"], path, capsys)
+    if out != "run":
+        refused([*job, *trainer, f"--workdir={path}"], path, capsys)
+    assert list(tree(tmp_path)) == ["store"]

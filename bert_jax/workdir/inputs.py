@@ -1,0 +1,60 @@
+"""The files and folders that a configuration, or that of a run, names: nothing is written there."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from etils import epath
+
+from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.workdir.layout import split_step
+
+# Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.
+_PATH_KEYS: Final = ("data.store", "init", "task.data", "task.held_out", "task.tokenizer", "store")
+_IS_PATH: Final = re.compile(rf"(^|\.)({'|'.join(map(re.escape, _PATH_KEYS))})$")
+
+
+def inputs_of_config(config: Any, key: str = "") -> Iterator[str]:
+    """Yields the paths that are values of a configuration, or of the changes of an ablation.
+
+    Args:
+        config: of JSON types.
+        key: where it is in the whole one.
+    """
+    if isinstance(config, dict):
+        for name, value in config.items():
+            yield from inputs_of_config(value, f"{key}.{name}")
+    elif isinstance(config, list | tuple):
+        for value in config:
+            if isinstance(value, list | tuple) and len(value) == 2:
+                yield from inputs_of_config(value[1], f"{key}.{value[0]}")
+            else:
+                yield from inputs_of_config(value, key)
+    elif isinstance(config, str) and config and _IS_PATH.search(key):
+        yield from path_of_model(config)
+
+
+def path_of_model(model: str) -> list[str]:
+    """Returns the path of a model in a folder, a run or a step of one; none of a model on a hub."""
+    return [] if model.startswith("hf:") else [split_step(model)[0]]
+
+
+def inputs_of_model(model: epath.PathLike) -> Iterator[str]:
+    """Yields the path of a model or of any other input; of a local run also those that its recorded
+    configuration names, where they are still there."""
+    for path in path_of_model(os.fspath(model)):
+        yield path
+        if not is_remote(path):
+            yield from (name for name in _recorded(Path(path)) if os.path.exists(name))
+
+
+def _recorded(folder: Path) -> Iterator[str]:
+    try:
+        run = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):  # of no run, or the command says what is wrong with it
+        return
+    if isinstance(run, dict):
+        yield from inputs_of_config(run.get("config"))
