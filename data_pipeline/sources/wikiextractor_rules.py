@@ -227,7 +227,7 @@ RULES: tuple[Rule, ...] = (
             "",
             r"(?<![^\s(\[])(?:«\s*»|‹\s*›|»«|›‹|””|‘’|’’)(?![^\s.,;:!?)\]])",
             "",
-            needles=("«", "‹", "”", "’’", "‘’"),
+            needles=("«", "‹", "””", "’’", "‘’"),
         ),
     ),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
@@ -235,7 +235,8 @@ RULES: tuple[Rule, ...] = (
         replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
         replace("", r"([，،、])(?:\s*\1)+", r"\1", needles=("，", "،", "、")),
         # "(英语:;1990)": a transcription was between the two.
-        replace("", r"(?<=[^\W\d_])[:：]\s*(?=[;；，、،؛])", "", needles=(":", "：")),
+        replace("", r":(?<=[^\W\d_]:)\s*(?=[;；，、،؛])", "", needles=(":",)),
+        replace("", r"：(?<=[^\W\d_]：)\s*(?=[;；，、،؛])", "", needles=("：",)),
     ),
     several(
         replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
