@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from bert_jax.data_pipeline.storage.regular_file import open_regular
+from bert_jax.data_pipeline.storage.remote import storage_errors
+
 
 class LogFile:
     """A log that other machines append to."""
@@ -14,7 +17,11 @@ class LogFile:
         self._rest = b""  # an incomplete line
 
     def copy_lines(self) -> None:
-        """Copies the complete lines that were appended since the last call."""
+        """Copies the complete lines that were appended since the last call.
+
+        Raises:
+            UserError: it is not a regular file, or cannot be read: others write to its folder.
+        """
         *lines, self._rest = (self._rest + self._new()).split(b"\n")
         self._write(b"".join(line + b"\n" for line in lines))
 
@@ -27,12 +34,13 @@ class LogFile:
 
     def _new(self) -> bytes:
         # Opened again each time: a network file system shows what others wrote after an open.
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                data = file.read()
-        except FileNotFoundError:
-            return b""
+        with storage_errors(self.path):
+            try:
+                with open_regular(self.path) as file:
+                    file.seek(self._read)
+                    data = file.read()
+            except FileNotFoundError:
+                return b""
         self._read += len(data)
         return data
 

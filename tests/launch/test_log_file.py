@@ -1,5 +1,10 @@
 """Tests of a log that grows on a shared disk: each line is copied once, and whole."""
 
+import os
+
+import pytest
+
+from bert_jax.errors import UserError
 from bert_jax.launch.log_file import LogFile
 
 
@@ -40,3 +45,20 @@ def test_bytes_of_no_encoding_are_shown(tmp_path, capsys):
         file.write(b"\xa9 \xff\n")
     log.copy_lines()
     assert capsys.readouterr().out == "café \\xff\n"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "device", "folder"])
+def test_what_others_put_in_place_of_a_log_is_one_line(kind, tmp_path):
+    """A pipe without a writer, and a device without an end, would stop the command."""
+    path = tmp_path / "log"
+    match kind:
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case _:
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to("pipe") if "link" in kind else os.replace(tmp_path / "pipe", path)
+    with pytest.raises(UserError, match=f"{path}: ") as error:
+        LogFile(path, from_end=True).copy_rest()
+    assert "\n" not in str(error.value)

@@ -63,7 +63,6 @@ ALLOWED = {
     "launch/backends/gke_manifest.py": OWN,
     "launch/backends/tpu.py": SYSTEM,
     "launch/bundle.py": "git lists it, and is_file was asked about it",
-    "launch/log_file.py": OWN,
 }
 # What libraries raise for damaged files: only `reader_errors.py` catches these by name.
 LIBRARY_ERRORS = {
