@@ -57,7 +57,7 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
     uncommitted changes are recorded, see `checkout_of`; None leaves it out.
 
     Raises:
-        UserError: git cannot read the checkout, or a link in it cannot travel.
+        UserError: git cannot read the checkout, or a link in it or to a folder of it cannot travel.
     """
     files: dict[str, bytes | str] = {}  # a string is the target of a symbolic link
     record: dict[str, str | bool] = {"version": version, "code": checkout is not None}
@@ -139,8 +139,11 @@ def _beside(folder: Path, name: str) -> list[Path]:
 
 def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:
     """Yields the tracked files as they are now; one that was removed is left out."""
+    root = checkout.resolve()
     for name in _git(checkout, "ls-files", "-z").split("\0"):
         path = checkout / name
+        if not Path(os.path.realpath(path.parent)).is_relative_to(root) and name:
+            raise UserError(f"{path.parent}: leads out of the checkout, cannot travel")
         if path.is_symlink():
             yield name, _link(path, checkout)
         elif name and path.is_file():

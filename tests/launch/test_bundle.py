@@ -113,6 +113,24 @@ def test_a_chain_of_links_out_of_the_checkout_is_refused(checkout: Path) -> None
         bundle.make("1.0", None, checkout=checkout)
 
 
+@pytest.mark.parametrize("name", ["file", "link"])
+def test_a_folder_that_became_a_link_out_of_the_checkout_is_refused(
+    name: str, checkout: Path
+) -> None:
+    """A file of that name outside would travel in place of the tracked one."""
+    folder, outside = checkout / "tracked" / "below", checkout.parent / "outside"
+    folder.mkdir(parents=True)
+    (folder / name).symlink_to("../../setup.py") if name == "link" else (folder / name).touch()
+    git(checkout, "add", ".")
+    (folder / name).unlink()
+    folder.rmdir()
+    outside.mkdir()
+    (outside / name).write_text("secret")
+    folder.symlink_to(outside)
+    with pytest.raises(UserError, match="checkout/tracked/below: leads out of the checkout"):
+        bundle.make("1.0", None, checkout=checkout)
+
+
 def test_a_config_file_brings_the_modules_beside_it_that_it_imports(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import numpy\nfrom shared import x\nimport parts.sizes\n")
     (tmp_path / "shared.py").write_text("def f():\n    import inner\n")
