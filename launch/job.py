@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.regular_file import open_regular
@@ -155,10 +156,11 @@ class Rendering:
         check_output(folder, RENDERING)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
+            # Replaces a link: what it leads to is not of a dry run.
             data = content.encode() if isinstance(content, str) else content
-            (folder / name).write_bytes(data)
+            atomic.write_bytes(folder / name, data)
         script = folder / _SCRIPT
-        script.write_text(self.script(), encoding="utf-8")
+        atomic.write_text(script, self.script())
         script.chmod(0o755)
 
     def text(self) -> str:

@@ -135,6 +135,21 @@ def test_a_written_rendering_runs_by_hand_from_any_folder(tmp_path: Path):
     assert json.loads((out / "words.json").read_text()) == list(AWKWARD)
 
 
+def test_a_link_in_a_written_rendering_is_replaced_and_what_it_leads_to_kept(tmp_path: Path):
+    rendering = Rendering(files={"batch.sh": "new\n"}, commands=(("true",),))
+    out, mine = tmp_path / "out", tmp_path / "mine.txt"
+    rendering.write(out)
+    for name in ("batch.sh", "run.sh"):
+        mine.write_bytes((out / name).read_bytes() + b"mine\n")
+        before = mine.read_bytes()
+        (out / name).unlink()
+        (out / name).symlink_to("../mine.txt")
+        rendering.write(out)
+        assert mine.read_bytes() == before
+        assert not (out / name).is_symlink()
+    assert (out / "batch.sh").read_text() == "new\n"
+
+
 def test_a_shown_rendering_has_every_command_and_file():
     text = Rendering({"a": "1\n2\n", "b.tar": b"12345"}, (("run", "a b"),)).text()
     assert text == f"$ {shlex.join(['run', 'a b'])}\n\n--- a\n1\n2\n\n--- b.tar\n(5 bytes)"
