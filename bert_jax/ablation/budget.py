@@ -161,7 +161,7 @@ def measured(workdir: str, run: Run, planned: Spent) -> Spent:
     steps = tokens = 0.0
     for length, record in _intervals(records.read(path, "train")):
         phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
-        if records.is_finite(padding := record.get("padding")):
+        if records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
             steps += length
             tokens += length * phase.batch_size * phase.row_tokens * (1 - padding)
     total = run.config.total_steps

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.ablation import statistics
-from bert_jax.ablation.results import Measured, Results, judged, own_objectives
+from bert_jax.ablation.measured import Measured, judged, own_objectives
+from bert_jax.ablation.results import Results
 from bert_jax.ablation.statistics import FEWEST_DOCUMENTS, Difference
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.training.held_out_form import OWN

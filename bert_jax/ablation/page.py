@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.ablation import plan, record, sentences, spending
-from bert_jax.ablation.results import Results, judged, own_objectives
+from bert_jax.ablation.measured import judged, own_objectives
+from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import folder
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
@@ -170,7 +171,8 @@ def _add_levels(page: Page, results: Results) -> None:
         for name in own_objectives(found[0]) if found else ():
             keys = [f"{name}/{key}" for key in ("loss", "baseline_loss", "accuracy")]
             values = (results.mean(variant.name, OWN, key) for key in keys)
-            own.append((variant.name, OBJECTIVES[name].title, *values))
+            shown = ("" if value is None else value for value in values)
+            own.append((variant.name, OBJECTIVES[name].title, *shown))
     page.table(("variant", "objective", "loss (nats)", "trivial loss", "accuracy"), own)
 
 
@@ -184,8 +186,9 @@ def _add_curves(page: Page, results: Results) -> None:
         for each in results.of(variant.name).values():
             path = Workdir.open(folder(results.workdir, each.run)).metrics
             for each_eval in records.read(path, "eval"):
-                losses = by_step.setdefault(each_eval["step"], [])
-                losses.append(each_eval[f"{MASKED_LM.name}/loss"])
+                loss = each_eval.get(f"{MASKED_LM.name}/loss")
+                if records.is_finite(loss):
+                    by_step.setdefault(each_eval["step"], []).append(loss)
         if by_step:
             steps = sorted(by_step)
             lines[variant.name] = ([s * per_step for s in steps], [by_step[s] for s in steps])

@@ -6,41 +6,31 @@ better than the unigram on the primary measure, are in no mean.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from bert_jax.ablation import as_planned, budget, state, statistics
 from bert_jax.ablation.budget import Contrast, Spent
+from bert_jax.ablation.measured import (
+    REMEDY,
+    Measured,
+    damage,
+    judged,
+    not_finite,
+    on_others,
+)
 from bert_jax.ablation.record import Record
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.state import RunState
 from bert_jax.ablation.statistics import Difference, Verdict
 from bert_jax.ablation.tasks import is_task
 from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
-from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
-from bert_jax.training.per_example import PerExample
 from bert_jax.workdir.layout import Workdir
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """The held-out values of a run, by the full name of their form."""
-
-    run: Run
-    forms: Mapping[str, PerExample]
-    metrics: Mapping[str, Mapping[str, Any]]
-    bigram_loss: float
-    sources: Sequence[str]
-    spent: Spent
-    software: Mapping[str, str]  # package -> version, "devices" -> kind and number
-    seconds: float  # that its evaluation took, fine-tuning for tasks included
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Results:
             if found.state == "diverged"
         }
         for name, each in self.measured.items():
-            if what := _not_finite(each):
+            if what := not_finite(each):
                 reasons[name] = f"held-out values are not finite: {what}"
                 continue
             own = each.metrics[form]
@@ -141,9 +131,11 @@ class Results:
         return budget.contrast(self.spent[variant], self.spent[other], consequences)
 
     def mean(self, variant: str, form: str, key: str) -> float | None:
-        """Returns the mean of a metric over the seeds of a variant; None without a run."""
-        found = [each.metrics[form][key] for each in self.of(variant).values()]
-        return float(np.mean(found)) if found else None
+        """Returns the mean of a metric over the seeds of a variant; None without a run, or where
+        a run has no such number."""
+        own = [each.metrics[form].get(key) for each in self.of(variant).values()]
+        found = [value for value in own if records.is_finite(value)]
+        return float(np.mean(found)) if found and len(found) == len(own) else None
 
     @functools.cached_property
     def primary(self) -> dict[str, Difference]:
@@ -235,31 +227,11 @@ def _difference(
     kept, documents = np.unique(first.document[taken], return_inverse=True)
     values = []
     for own, theirs in pairs:
-        ours = _aligned(own, first, form)[what], _aligned(theirs, first, form)[what]
-        values.append(ours[0][taken].astype(np.float64) - ours[1][taken])
+        ours, others = (judged(each.forms[form])[1][what][taken] for each in (own, theirs))
+        values.append(ours.astype(np.float64) - others)
     sums = statistics.by_document(np.stack(values), documents, len(kept))
     count = judged(first)[1]["count"][taken].astype(np.float64)
     return statistics.compare(sums, statistics.by_document(count, documents, len(kept)))
-
-
-def judged(examples: PerExample) -> tuple[str, Mapping[str, np.ndarray]]:
-    """Returns the objective that a form compares, and its sums: masked tokens, or the task's."""
-    name = MASKED_LM.name
-    if name not in examples.sums:
-        (name,) = examples.sums
-    return name, examples.sums[name]
-
-
-def _aligned(each: Measured, first: PerExample, form: str) -> Mapping[str, np.ndarray]:
-    """Returns the sums of a run that are compared; UserError if its examples are others."""
-    own, count = each.forms[form], judged(first)[1]["count"]
-    _, sums = judged(own)
-    if not (np.array_equal(own.document, first.document) and np.array_equal(sums["count"], count)):
-        raise UserError(
-            f"{each.run.name}: measured on other examples in {form} than the first run; remove its "
-            ".npz file, and `bert-jax ablate run` measures it again"
-        )
-    return sums
 
 
 def read(
@@ -281,16 +253,16 @@ def read(
     measured = {}
     for run in runs:
         if states[run.name].state == "measured":
-            path = state.examples_of(workdir, run)
             try:
                 one, other = _read_one(ablation, workdir, run, planned[run.variant], record)
-            except VALUE_ERRORS as error:
-                raise UserError(
-                    f"{path}: not all of the values that `bert-jax evaluate` writes are there; "
-                    "remove it, and `bert-jax ablate run` measures the run again"
-                ) from error
-            measured[run.name] = one
-            unplanned[run.name] += other
+                bad = damage(ablation, one)
+            except VALUE_ERRORS:
+                other, bad = [], f"not all values are those that are written ({REMEDY})"
+            unplanned[run.name] += [*other, *filter(None, [bad])]
+            if not bad:
+                measured[run.name] = one
+    for name, reason in on_others(ablation, measured):
+        unplanned[name].append(reason)
     unplanned = {name: found for name, found in unplanned.items() if found}
     return Results(ablation, workdir, runs, states, measured, planned, unplanned, record)
 
@@ -321,21 +293,3 @@ def _read_one(
         software=as_planned.software(own),
         seconds=seconds,
     ), other
-
-
-def _not_finite(each: Measured) -> str:
-    """Returns where values of a run are not finite, "" if all are."""
-    for form, examples in each.forms.items():
-        for objective, sums in examples.sums.items():
-            for what, values in sums.items():
-                if bad := int((~np.isfinite(values)).sum()):
-                    return f"{bad} of {len(values)} of {objective}/{what} in {form}"
-        for key, value in each.metrics[form].items():
-            if key.endswith("/loss") and (value is None or not math.isfinite(value)):
-                return f"{key} in {form}"
-    return ""
-
-
-def own_objectives(each: Measured) -> list[str]:
-    """Returns the names of the objectives that a run was trained with."""
-    return list(each.forms[OWN].sums)

@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_jax.ablation.results import Measured, Results
+from bert_jax.ablation.measured import Measured
+from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import folder
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.metrics import goodput, records
 from bert_jax.workdir.layout import Workdir
 
@@ -39,14 +41,16 @@ def _of(results: Results, each: Measured) -> Spending:
         wall_seconds=spent.wall,
         seconds=spent.seconds,
         evaluation_seconds=each.seconds,
-        tokens_per_second=_last(written, "tokens_per_second", None),
-        peak_bytes=_last(written, "peak_bytes", {}),
-        software=_last(written, "versions", {}),
+        tokens_per_second=_last(written, "tokens_per_second", json_record.number, None),
+        peak_bytes=_last(written, "peak_bytes", {str: json_record.number}, {}),
+        software=_last(written, "versions", {str: json_record.text}, {}),
     )
 
 
-def _last(written: list[dict[str, Any]], key: str, default: Any) -> Any:
-    return next((record[key] for record in reversed(written) if key in record), default)
+def _last(written: list[dict[str, Any]], key: str, form: Any, default: Any) -> Any:
+    """Returns the last value of a key that has the form in which it is written."""
+    found = (record[key] for record in reversed(written) if key in record)
+    return next((value for value in found if json_record.has_form(value, form)), default)
 
 
 def evaluation_share(all_spent: Iterable[Spending]) -> float:

@@ -79,7 +79,7 @@ def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax.ablation import budget, record, report, results, spec
+    from bert_jax.ablation import budget, record, report, results, sentences, spec
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
 
@@ -90,6 +90,8 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     opened = open_stores(ablation.variants)
     ablation, spent = budget.spend_alike(ablation, opened)
     found = results.read(ablation, workdir, spec.runs(ablation), spent, recorded)
+    if not found.measured and found.unplanned:
+        raise UserError(f"{workdir}: no run counts. {' '.join(sentences.excluded(found))}")
     if not found.measured:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"

@@ -17,7 +17,6 @@ from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.errors import UserError
 from bert_jax.metrics import records
 
 
@@ -93,17 +92,6 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
     )
     assert sentences.excluded(diverged) == ["a/0 is in no mean: ended with 44: steps 3 to 12."]
     assert "no verdict in its favour" in sentences.verdicts(diverged)[0]
-
-
-def test_runs_on_other_examples_are_not_compared(tmp_path, store):
-    found = made_results(tmp_path, store, {"a": -0.1})
-    own = found.measured["a/1"]
-    form = found.ablation.form("single/token")
-    cut = dataclasses.replace(own.forms[form], document=own.forms[form].document[::-1])
-    other = dataclasses.replace(own, forms={**own.forms, form: cut})
-    found = dataclasses.replace(found, measured={**found.measured, "a/1": other})
-    with pytest.raises(UserError, match="a/1: measured on other examples in single/token:32"):
-        _ = found.primary
 
 
 def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):

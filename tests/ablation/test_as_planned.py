@@ -199,12 +199,6 @@ def test_a_loss_that_json_cannot_hold_excludes_its_run(made):
     assert made.results().excluded == {"span/1": "held-out values are not finite: mlm/loss in own"}
 
 
-def test_a_file_of_examples_without_a_key_is_one_line(made):
-    made.change_values("span/1", lambda about, _: about.pop("bigram_loss"))
-    with pytest.raises(UserError, match=r"span/1\.npz: not all of the values that"):
-        made.results()
-
-
 def test_versions_and_devices_that_differ_are_named(made):
     made.change_config("span/1", lambda known: known["versions"].update(jax="0.8"))
     found = made.results()

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.ablation import budget, record, spec
-from bert_jax.ablation.results import Measured, Results
+from bert_jax.ablation.measured import Measured
+from bert_jax.ablation.results import Results
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
