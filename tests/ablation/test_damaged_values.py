@@ -197,10 +197,16 @@ def other_document(_: Any, values: dict[str, Any]) -> None:
     values[form] = dataclasses.replace(values[form], document=values[form].document[::-1])
 
 
-@pytest.mark.parametrize("damaged", [["token/0"], ["span/1"], ["token/0", "token/1"]])
-def test_runs_on_other_examples_than_most_are_excluded(damaged, made):
+def other_source(_: Any, values: dict[str, Any]) -> None:
+    form = "single/token:32"
+    values[form] = dataclasses.replace(values[form], source=1 - values[form].source)
+
+
+@pytest.mark.parametrize("change", [other_document, other_source])
+@pytest.mark.parametrize("damaged", [["token/0"], ["token/0", "token/1"]])
+def test_runs_on_other_examples_than_most_are_excluded(damaged, change, made):
     for name in damaged:
-        made.change_values(name, other_document)
+        made.change_values(name, change)
     found = made.results()
     assert list(found.excluded) == damaged
     said = "measured on other examples in single/token:32 than other runs (removing its .npz"
