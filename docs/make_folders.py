@@ -35,6 +35,8 @@ _TABLES: Sequence[tuple[str, Sequence[Entry]]] = (
     ("`tokenizer_config.json`", tokenizer_keys.TOKENIZER_KEYS),
     ("`special_tokens_map.json`", tokenizer_keys.SPECIAL_TOKENS_KEYS),
     ("`modules.json`", sentence_keys.MODULES_KEYS),
+    ("Files of `1_Pooling`, `2_Normalize` and `2_Dropout`", sentence_keys.PART_FILES),
+    ("Files of `2_Dense`", sentence_keys.DENSE_FILES),
     ("`1_Pooling/config.json`", sentence_keys.POOLING_KEYS),
     ("`2_Dense/config.json`", sentence_keys.DENSE_KEYS),
     ("`2_Normalize/config.json`", sentence_keys.NORMALIZE_KEYS),

@@ -25,18 +25,20 @@ from bert_jax.config.sentence_parts import (
 from bert_jax.convert.checksums import below
 from bert_jax.convert.files import Sums, check_links, read_json, read_value
 from bert_jax.convert.folders.sentence_keys import (
+    DENSE_FILES,
     DENSE_KEYS,
     DROPOUT_KEYS,
     ENCODER_KEYS,
     MODULES_KEYS,
     NORMALIZE_KEYS,
+    PART_FILES,
     POOLING_KEYS,
     SENTENCE_TRANSFORMERS_KEYS,
 )
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.folders.check import check_keys
+from bert_jax.data_pipeline.folders.check import check_files, check_keys
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -45,6 +47,9 @@ ABOUT: Final = "config_sentence_transformers.json"
 ENCODER: Final = "sentence_bert_config.json"
 CONFIG: Final = "config.json"
 LIBRARY: Final = "sentence_transformers."
+# Packages of its parts: up to 5, where a class has a module of its own name, and since 6.
+_OLD_PACKAGE: Final = f"{LIBRARY}models"
+_PACKAGES: Final = (f"{LIBRARY}base.modules", f"{LIBRARY}sentence_transformer.modules")
 # The names of the encoder's class: of 0.2, of all since.
 _ENCODERS: Final = {
     "Transformer", "BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa",
@@ -137,6 +142,8 @@ def read_parts(folder: Path, sums: Sums) -> list[FolderPart]:
             raise UserError(
                 f"{file}: type={shown(kind)} needs code of its own, which bert-jax never runs"
             )
+        if not _is_of_a_release(kind):
+            raise UserError(f"{file}: type={shown(kind)} is in no release of sentence-transformers")
         parts.append(FolderPart(kind.rpartition(".")[2], where))
     if not parts or parts[0].kind not in _ENCODERS:
         first = parts[0].kind if parts else "nothing"
@@ -152,6 +159,14 @@ def encoder_folder(folder: Path, sums: Sums) -> tuple[Path, Sums]:
     if place:
         check_links(folder / place, folder)
     return folder / place, below(sums, place)
+
+
+def _is_of_a_release(kind: str) -> bool:
+    """Whether a class is in a package in which some release has the classes of parts."""
+    module, _, name = kind.rpartition(".")
+    package, _, last = module.rpartition(".")
+    own_module = package in _PACKAGES and last.replace("_", "") == name.lower()
+    return module in (_OLD_PACKAGE, *_PACKAGES) or own_module
 
 
 def read_sentence_encoder(
@@ -181,6 +196,7 @@ def read_sentence_encoder(
             raise UserError(f"{where}: cannot apply {part.kind} there; known are {known}")
         if (folder / part.folder).is_dir():
             check_links(folder / part.folder, folder)
+            check_files(folder / part.folder, DENSE_FILES if part.kind == "Dense" else PART_FILES)
         read.append(reader(folder / part.folder, width, below(sums, part.folder)))
         if isinstance(read[-1][0], Dense):
             width = read[-1][0].width

@@ -69,7 +69,7 @@ def folder(plain: Path, tmp_path: Path) -> Path:
 
 
 def write(folder: Path, name: str, value: Any) -> None:
-    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(json.dumps(value))
 
 
@@ -325,6 +325,18 @@ def file(name: str, value: Any) -> Callable[[Path], None]:
     return change
 
 
+def beside(kind: str, name: str) -> Callable[[Path], None]:
+    """A part of this class with one more file in its folder."""
+    more = [(kind, dense(), LINEAR)] if kind == "Dense" else [(kind, {}, {})]
+
+    def change(folder: Path) -> None:
+        values = old_pooling("mean")
+        add_parts(folder, ("Pooling", values, {}), *(more if kind != "Pooling" else []))
+        write(folder, f"{1 if kind == 'Pooling' else 2}_{kind}/{name}", {})
+
+    return change
+
+
 ABOUT, ENCODER = "config_sentence_transformers.json", "sentence_bert_config.json"
 OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling", "path": "../x"}
 
@@ -368,6 +380,24 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
         (file(ABOUT, {"default_prompt_name": ["q"]}), "default_prompt_name=['q'] is none of"),
         (file(ABOUT, {"prompts": {"q": 1}}), "should be texts by name"),
         (file(ABOUT, {"truncate_dim": 0}), "truncate_dim=0 should be 1 or more"),
+        (beside("Pooling", "extra_config.json"), "extra_config.json: not a file that bert-jax"),
+        (beside("Pooling", "model.safetensors"), "1_Pooling/model.safetensors: weights, which"),
+        (beside("Pooling", "1_Dense/config.json"), "1_Pooling/1_Dense: a part of a model that"),
+        (beside("Normalize", "pytorch_model.bin"), "2_Normalize/pytorch_model.bin: weights, whi"),
+        (beside("Dense", "scale.json"), "2_Dense/scale.json: not a file that bert-jax knows"),
+        (beside("Dense", "gate.safetensors"), "2_Dense/gate.safetensors: weights that a layer"),
+        *(
+            (
+                lambda f, where=where: add_parts(
+                    f,
+                    ("Pooling", old_pooling("cls"), {}),
+                    ("Normalize", {}, {}),
+                    types={"Normalize": f"sentence_transformers.{where}"},
+                ),
+                f"'sentence_transformers.{where}.Normalize' is in no release",
+            )
+            for where in ("evil", "models.evil", "base.modules.evil", "evil.modules.normalize")
+        ),
         (file("2_Dense/config.json", dense()), "a part of a model that nothing in the folder nam"),
     ],
 )

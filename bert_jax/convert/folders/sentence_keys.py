@@ -1,10 +1,31 @@
-"""The keys of the files of sentence-transformers."""
+"""The files of sentence-transformers that describe the parts of an encoder, and their keys."""
 
 from typing import Final
 
 from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
 
 _SENTENCE = "sentence_embedding"
+_TEXT = no_effect("README* LICENSE* *.md *.txt .* .*/", "text for readers; of Git and of the hub")
+
+PART_FILES: Final[tuple[Entry, ...]] = (  # of a pool, a normalization and a dropout
+    read("config.json", "its settings, see its keys"),
+    refused("*.safetensors *.bin *.pt *.pth *.npy *.npz", "weights, which a part of this class "
+            "does not have"),
+    _TEXT,
+)  # fmt: skip
+DENSE_FILES: Final[tuple[Entry, ...]] = (
+    read("config.json", "its settings, see its keys"),
+    read(
+        "model.safetensors model-?????-of-?????.safetensors model.safetensors.index.json",
+        "the weights",
+    ),
+    read(
+        "pytorch_model.bin pytorch_model-?????-of-?????.bin pytorch_model.bin.index.json",
+        "the weights, where there is no model.safetensors",
+    ),
+    refused("*.safetensors *.bin *.pt *.pth *.npy *.npz", "weights that a layer does not have"),
+    _TEXT,
+)
 
 MODULES_KEYS: Final[tuple[Entry, ...]] = (
     read("path type", "the folder of a part, and its class"),
