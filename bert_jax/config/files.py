@@ -23,6 +23,7 @@ from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import vocab_size
+from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.errors import UserError, nearest
 
 # Returns the settings of the model that `config.init` names, None if it is not there.
@@ -208,6 +209,7 @@ def _find(name: str, where: str) -> Path:
     named = shipped() | shipped_ablations()
     path = named.get(name) or Path(name)
     if not path.is_file():
+        check_not_special(path)
         raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, named)}")
     return path
 

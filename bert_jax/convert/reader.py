@@ -19,6 +19,7 @@ from bert_jax.convert.stored_tokenizer import model_max_length, read_tokenizer
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.folders.check import check_files
+from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 CONFIG: Final = "config.json"
@@ -46,6 +47,7 @@ def read_folder(path: Path) -> StoredModel:
             model, or its tokenizer has more entries than the model.
     """
     if not path.is_dir():
+        check_not_special(path)
         raise UserError(
             f"{path}: no such folder; give one that `bert-jax convert export` wrote"
             f"{import_hint(str(path))}"

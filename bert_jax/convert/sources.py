@@ -28,7 +28,7 @@ from bert_jax.convert.weight_files import PART, PYTORCH_FILES, SAFETENSORS_FILES
 from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.reader_errors import ZIP_ERRORS, one_line
-from bert_jax.data_pipeline.storage.regular_file import TOKENIZER, check_regular
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER, check_not_special, check_regular
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runtime.log import logger
@@ -152,6 +152,7 @@ def local_folder(source: str) -> Iterator[Path]:
     elif Path(source).is_file():
         raise UserError(f"{source}: a file, but no zip; give a folder or a zip with a model")
     elif not Path(source).is_dir():
+        check_not_special(source)
         raise UserError(
             f"{source}: no such folder; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
             f"{import_hint(source)}"

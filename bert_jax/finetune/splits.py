@@ -10,6 +10,7 @@ from etils import epath
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.random.counter_rng import MIXING, permute, stream_key
+from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.finetune.examples import Examples
 
@@ -35,6 +36,7 @@ def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> l
         return paths
     wanted = ", or ".join(" and ".join(names) for names in files[split])
     if not open_path(folder).is_dir():
+        check_not_special(folder)
         raise UserError(f"{folder}: no such folder; give the one that has {wanted}")
     raise UserError(f"{folder}: no {split} split: {wanted} must be there")
 

@@ -8,6 +8,7 @@ from bert_jax.convert.sentence_encoder import encoder_folder
 from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.errors import import_hint
+from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import claim
@@ -51,6 +52,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     path, _ = split_step(config.init)
     folder = Path(path)
     if not folder.is_dir():
+        check_not_special(folder)
         raise UserError(
             f"config.init={config.init}: no such folder; give that of a run, an import or an export"
             f"{import_hint(config.init)}"

@@ -13,6 +13,7 @@ from bert_jax.data_pipeline.errors import UserError, count, first_few
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 from bert_jax.data_pipeline.storage.files import objects, path_of
+from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
@@ -154,6 +155,7 @@ def _local(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, 
     if root.is_file():
         return None
     if not root.is_dir():
+        check_not_special(root)
         raise UserError(f"{root}: no such file or folder; check the path")
     return _walk(root, ignored)
 

@@ -42,6 +42,13 @@ def check_regular(path: epath.PathLike) -> None:
         raise unfit(path, "not a regular file; give the path of one")
 
 
+def check_not_special(path: epath.PathLike) -> None:
+    """Raises UnfitFileError as `check_regular`; a path that does not exist passes. It is called
+    before a message that there is no such file."""
+    if os.path.exists(path):
+        check_regular(path)
+
+
 def open_regular(path: epath.PathLike, mode: str = "rb", **more: Any) -> Any:
     """Opens a file for reading as `open` does.
 

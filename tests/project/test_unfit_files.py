@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.config import files as config_files
 from bert_jax.config import values_file
 from bert_jax.convert.files import read_json
+from bert_jax.convert.reader import read_folder
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors, write_tensors
 from bert_jax.convert.sources import local_folder
+from bert_jax.data_pipeline import sources
+from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.storage.files import open_bytes, read_bytes
 from bert_jax.data_pipeline.storage.npz_file import read_npz
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune import conll, squad
+from bert_jax.finetune import conll, splits, squad
 from bert_jax.metrics import records
 from bert_jax.training import per_example
 
@@ -29,6 +33,13 @@ READERS: dict[str, Callable[[Path], object]] = {
     "weights": lambda path: read_tensors(path, "copy it again"),
     "model": lambda path: local_folder(str(path)).__enter__(),
     "config": lambda path: values_file.get_config(str(path)),
+    "config by name": lambda path: config_files.resolve([f"--config={path}"]),
+    "model of a command": lambda path: read_folder(path),
+    **{
+        f"source {kind}": lambda path, kind=kind: sources.find(parse_source(f"{kind}:{path}"))
+        for kind in ("books", "wikiextractor", "dump", "csv", "parquet", "arrow", "python")
+    },
+    "files of a task": lambda path: splits.find_split("mnli", path, {"dev": (("d",),)}, "dev"),
     "metrics": lambda path: list(records.records(path)),
     "examples": per_example.read,
     "questions": squad.read,
