@@ -14,13 +14,13 @@ from bert_jax.data_pipeline.storage.reader_errors import XML_ERRORS, one_line
 
 # $wgMaxArticleSize of Wikipedia, in bytes of UTF-8: longer pages cannot be saved there.
 MOST_BYTES: Final = 2 << 20
-_FIELDS: Final = ("title", "ns", "model", "format", "text", "namespace")
+_FIELDS: Final = ("title", "ns", "timestamp", "model", "format", "text", "namespace")
 _FILES: Final = ("-2", "6", "14")  # keys of the namespaces Media, File and Category
 
 
 @dataclass
 class Page:
-    """A page of a dump, with its latest revision."""
+    """A page of a dump, with its latest revision: the last of those with the latest timestamp."""
 
     title: str = ""
     namespace: str = "0"
@@ -29,6 +29,7 @@ class Page:
     model: str = ""  # of its content, such as "wikitext"; older dumps say neither this
     format: str = ""  # nor its MIME type
     too_long: bool = False  # its text is above MOST_BYTES, and "" here
+    timestamp: str = ""  # of the revision, in ISO 8601 and UTC
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Pages:
     _names_files: bool = False
     _has_root: bool = False
     _is_open: bool = False  # a page
+    _revision: Page | None = None  # the fields of the revision that is being read
     _is_slot: bool = False  # content besides the main one of a revision (Help:Export, <content>)
 
     def take(self) -> list[Page]:
@@ -65,9 +67,11 @@ class Pages:
             self._page, self._is_open = Page(), True
         elif name == "redirect":
             self._page.redirects = True
+        elif name == "revision":
+            self._revision = Page()
         elif name == "content":
             self._is_slot = True
-        elif name in _FIELDS and not self._is_slot:
+        elif name in _FIELDS and not self._is_slot and self._is_wanted(name):
             self._pieces, self._length = [], 0
             self._names_files = attributes.get("key") in _FILES
 
@@ -83,24 +87,43 @@ class Pages:
         if name == "page":
             self._finished.append(self._page)
             self._is_open = False
+        elif name == "revision":
+            self._take_revision()
         elif name == "content":
             self._is_slot = False
         elif name in _FIELDS and self._pieces is not None:
             self._set(name, "".join(self._pieces))
             self._pieces = None
 
+    def _is_wanted(self, name: str) -> bool:
+        """Returns whether a field is where it has its meaning: an upload, too, has a timestamp."""
+        return self._revision is not None or name != "timestamp"
+
+    def _take_revision(self) -> None:
+        """Gives the page the revision that ends, unless it has a later one."""
+        revision, self._revision = self._revision, None
+        if revision is None or revision.timestamp < self._page.timestamp:
+            return
+        page = self._page
+        page.timestamp, page.text = revision.timestamp, revision.text
+        page.model, page.format = revision.model, revision.format
+        page.too_long = revision.too_long
+
     def _set(self, name: str, value: str) -> None:
-        if name == "title":
+        page = self._revision or self._page
+        if name == "text":
+            page.too_long = self._length > MOST_BYTES or len(value.encode()) > MOST_BYTES
+            page.text = "" if page.too_long else value
+        elif name == "title":
             self._page.title = value
         elif name == "ns":
             self._page.namespace = value.strip()
+        elif name == "timestamp":
+            page.timestamp = value.strip()
         elif name == "model":
-            self._page.model = value.strip()
+            page.model = value.strip()
         elif name == "format":
-            self._page.format = value.strip()
-        elif name == "text":
-            too_long = self._length > MOST_BYTES or len(value.encode()) > MOST_BYTES
-            self._page.text, self._page.too_long = "" if too_long else value, too_long
+            page.format = value.strip()
         elif self._names_files and value:
             self.files.add(value)
 

@@ -48,6 +48,33 @@ def test_articles_alone_are_read_and_the_rest_is_counted(tmp_path: Path) -> None
     }
 
 
+def revision(year: int, text: str, model: str = "") -> str:
+    when = f"<timestamp>{year}-01-01T00:00:00Z</timestamp>" if year else ""
+    model = f"<model>{model}</model>" if model else ""
+    return f"<revision>{when}{model}<text>{text}</text></revision>"
+
+
+@pytest.mark.parametrize(
+    "revisions",
+    [
+        [revision(2020, "The latest."), revision(2019, "An old one.")],
+        [revision(2019, "An old one.", "css"), revision(2020, "The latest.")],
+        [revision(2020, "a" * ((2 << 20) + 1)), revision(2021, "The latest.")],
+        [revision(0, "One."), revision(0, "The latest.")],
+        [revision(2020, "The latest."), "<upload><timestamp>2030</timestamp></upload>"],
+        ["<upload><timestamp>2030</timestamp></upload>", revision(2020, "The latest.")],
+    ],
+    ids=["newest first", "another model", "too long", "no times", "upload", "upload first"],
+)
+def test_a_page_of_several_revisions_is_its_latest(tmp_path: Path, revisions: list[str]) -> None:
+    file = tmp_path / "a.xml"
+    page = f"<page><title>A</title><ns>0</ns>{''.join(revisions)}</page>"
+    file.write_text(HEAD + page + END, encoding="utf-8")
+    found, skipped = documents(file)
+    assert [document.text for document in found] == ["The latest."]
+    assert not skipped
+
+
 @pytest.mark.parametrize("form", ["xml", "multistream"])
 def test_every_page_is_in_one_range_wherever_a_dump_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
