@@ -3,20 +3,27 @@
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Final
 
-_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
-_WHOLE: Final = re.compile(r"([+-]?\d+)\.0+")
+_NUMBER: Final = re.compile(
+    r"([+-]?)(?=\.?\d)(\d*)(?:\.(\d*))?(?:[eE][+-]?\d{1,4})?", re.ASCII
+)  # sign, whole part, fraction
+_MOST_DIGITS: Final = 40  # of a number with an exponent that is written without
 _UNSEEN: Final = ("Cc", "Cf")  # categories of characters without a width, such as U+FEFF
+# Characters without a width that distinguish words and symbols: joiners and the tags of flags
+# distinguish what is seen, selectors the style of a symbol.
+_JOINERS: Final = re.compile("[\u200c\u200d\U000e0020-\U000e007f]")
+_SELECTORS: Final = re.compile("[\ufe00-\ufe0f]")
 
 
 class ClassNames:
     """The classes of a task.
 
-    Spellings that differ in white space, in the composition of accents, or as 1 and 1.0 do, are one
-    class.
+    Spellings that differ in white space, in characters without a width, in the composition of
+    accents, or as 1, +1.0 and 1e0 do, are one class. Codes and versions, such as 1 and 01, 1.1 and
+    1.10, are two.
 
     Attributes:
         names: in the order of their ids.
@@ -26,6 +33,7 @@ class ClassNames:
     def __init__(self, names: Sequence[str], remarks: Sequence[str] = ()) -> None:
         self.names, self.remarks = tuple(names), tuple(remarks)
         self._ids = {_said(name): number for number, name in enumerate(names)}
+        self._ids |= {name: number for number, name in enumerate(names)}  # "1.10" beside "1.1"
 
     @classmethod
     def of(cls, spellings: Iterable[str]) -> "ClassNames":
@@ -47,7 +55,8 @@ class ClassNames:
 
     def find(self, spelling: str) -> int | None:
         """Returns the id of a class; None if it is not one of these."""
-        return self._ids.get(_said(spelling))
+        exact = self._ids.get(cleaned(spelling))
+        return self._ids.get(_said(spelling)) if exact is None else exact
 
 
 def cleaned(spelling: str) -> str:
@@ -60,18 +69,53 @@ def cleaned(spelling: str) -> str:
 def _said(spelling: str) -> str:
     """Returns what all spellings of a class have in common."""
     name = cleaned(spelling)
-    whole = _WHOLE.fullmatch(name)
-    return whole[1] if whole else name
+    if not name.isprintable():
+        seen = (
+            c for c in name if unicodedata.category(c) not in _UNSEEN or _JOINERS.match(c)
+        )  # not "sp\u200bam"
+        name = unicodedata.normalize("NFC", "".join(seen))
+    number = _NUMBER.fullmatch(name)
+    return _plain(number) if number else name
+
+
+def _plain(number: re.Match[str]) -> str:
+    """Returns a number without what does not change it; the zeros of codes and versions stay."""
+    text, sign, whole, fraction = number[0], number[1], number[2], number[3] or ""
+    if "e" in text.lower():
+        value = Decimal(text)
+        if abs(value.adjusted()) > _MOST_DIGITS or len(text) > _MOST_DIGITS:
+            return text
+        sign, (whole, _, fraction) = text[0], f"{value.copy_abs():f}".partition(".")
+    fraction = fraction if fraction.strip("0") else ""
+    digits = f"{whole or 0}{'.' if fraction else ''}{fraction}"
+    return f"-{digits}" if sign == "-" and digits.strip("0.") else digits
 
 
 def alike(names: Iterable[str]) -> list[str]:
-    """Returns a remark on each set of names that are equal but for the case of letters."""
-    by_case: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_case[name.casefold()].append(name)
-    several = [same for same in by_case.values() if len(same) > 1]
-    what = "classes, though only their case differs"
-    return [f"labels {_listed(same)} are {len(same)} {what}" for same in several]
+    """Returns a remark on each set of names that are equal but for the case of letters, that look
+    alike, or that are one number."""
+    remarks = []
+    listed = [*names]
+    keys: tuple[tuple[Callable[[str], str | Decimal], str], ...] = (
+        (str.casefold, "only their case differs"),
+        (_look, "they look alike"),
+        (_value, "they are the same number"),
+    )
+    for key, why in keys:
+        same: defaultdict[str | Decimal, list[str]] = defaultdict(list)
+        for name in listed:
+            same[key(name)].append(name)
+        several = [one for one in same.values() if len(one) > 1]
+        remarks += [f"labels {_listed(s)} are {len(s)} classes, though {why}" for s in several]
+    return remarks
+
+
+def _look(name: str) -> str:
+    return _SELECTORS.sub("", _JOINERS.sub("", name))
+
+
+def _value(name: str) -> str | Decimal:
+    return Decimal(name) if _NUMBER.fullmatch(name) else name
 
 
 def _listed(spellings: Iterable[str]) -> str:

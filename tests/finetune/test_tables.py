@@ -68,6 +68,11 @@ def test_jsonl_has_keys_for_columns(tmp_path: Path) -> None:
         (['"spam"', '"spam "', '"\\u00a0spam\\ufeff"', '"ham"'], ("ham", "spam")),
         (["1", '"1"', "1.0", '"1.00 "', "0"], ("0", "1")),
         (["1.0", "0.0"], ("0.0", "1.0")),  # as pandas writes them
+        (['"+1"', "1", "1.0", "-0.0", '"0"', "1e0"], ("0", "1")),
+        (["1e+16", "10000000000000000", "3"], ("3", "10000000000000000")),
+        (['"1e9999"', "2"], ("2", "1e9999")),
+        (['"spam"', '"sp\u200bam"', '"sp\u00adam"', '"s\u2060pam"', '"ham"'], ("ham", "spam")),
+        (['"\u06cc\u200c\u0646"', '"\u06cc\u0646"'], ("\u06cc\u0646", "\u06cc\u200c\u0646")),
         (["10", "9", "-1", "2.5"], ("-1", "2.5", "9", "10")),
         (['"1.10"', '"1.1"', '"1.9"'], ("1.1", "1.10", "1.9")),  # versions
         (['"01"', '"1"', '"2"'], ("01", "1", "2")),
@@ -95,6 +100,29 @@ def test_labels_that_differ_in_case_are_said_to_be_two(tmp_path: Path) -> None:
     assert examples.notes == [wanted]
     tags = conll.read(made(tmp_path, "a.txt", "A B-PER\nB B-Per\n"))
     assert tags.notes == ["labels 'PER' and 'Per' are 2 classes, though only their case differs"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("0.5", "0.50", "they are the same number"),
+        ("01", "1", "they are the same number"),
+        ("a\u200cb", "ab", "they look alike"),
+        ("\u2764", "\u2764\ufe0f", "they look alike"),
+    ],
+)
+def test_labels_that_may_be_one_class_are_said_to_be_two(
+    one: str, other: str, why: str, tmp_path: Path
+) -> None:
+    path = made(tmp_path, "a.tsv", f"text\tlabel\nA\t{one}\nB\t{other}\n")
+    (note,) = table.read(path, Columns("text", label="label")).notes
+    assert note.endswith(f"are 2 classes, though {why}")
+
+
+def test_labels_of_a_model_are_found_as_they_are_written_first(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "text\tlabel\nA\t1.0\nB\t1\nC\t1.00\n")
+    examples = table.read(path, Columns("text", label="label"), labels=["1.0", "1"]).examples
+    assert [example.label for example in examples] == [0, 1, 1]
 
 
 def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
