@@ -137,4 +137,5 @@ def _is_ours(path: epath.PathLike) -> bool:
     return ABOUT in names and {"document", "source"} <= {n.rpartition("/")[2] for n in names}
 
 
-EXAMPLE_VALUES: Final = OutputKind("file of examples", _is_ours)
+# Those of a task are beside its workdir, in the run that it started from.
+EXAMPLE_VALUES: Final = OutputKind("file of examples", _is_ours, places=("tasks",))
