@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bert_jax.ablation import state, tasks
 from bert_jax.ablation.record import Record
@@ -24,11 +24,14 @@ from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
 _PATHS: Final = re.compile(r"config\.(data\.store|init)")  # their digests are compared
-# Of a fine-tuned run: these, and what the number of its examples decides.
-_TASK_PATHS: Final = re.compile(
-    r"config\.(data\.store|init|task\.(data|held_out)|phases\[0\]\.steps"
-    r"|optimizer\.warmup_steps|(checkpoint|evaluation)\.every_steps)"
+# Of a fine-tuned run the number of its examples decides these, alike for all of one tokenizer.
+_DECIDED: Final = re.compile(
+    r"config\.(phases\[0\]\.steps|optimizer\.warmup_steps|(checkpoint|evaluation)\.every_steps)"
 )
+_TASK_PATHS: Final = re.compile(
+    rf"{_PATHS.pattern}|config\.task\.(data|held_out)|{_DECIDED.pattern}"
+)
+Key = TypeVar("Key")
 _SHOWN: Final = 3  # differences of a run
 _DIGEST: Final = 12  # shown characters
 
@@ -73,9 +76,16 @@ def of_task_values(
     files = plan.get("task_files", {}).get(measure.removeprefix(tasks.PREFIX), {})
     planned = files.get("held_out", about["held_out"])  # not in the records of earlier versions
     found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
-    known = _read(Workdir.open(state.task_folder(workdir, run, measure)))
+    place = state.task_folder(workdir, run, measure)
+    known = _read(Workdir.open(place))
+    if known is None:
+        found.append(f"{measure}: {place} is missing, the run that its values are of")
     if known and known.get("run_id") != about["run_id"]:
         found.append(f"{measure}: its values are those of another run ({about['run_id']})")
+    if known and about["step"] != (
+        steps := completed(known["config"], Config)["phases"][0]["steps"]
+    ):
+        found.append(f"{measure}: measured at step {about['step']}, not {steps}")
     return found
 
 
@@ -99,6 +109,51 @@ def between(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Iterator[t
         for names in by_digest.values() if len(by_digest) > 1 else ():
             for name in names:
                 yield name, f"config.init={init} was another model for other runs"
+
+
+def between_tasks(
+    ablation: Ablation, workdir: str, runs: Sequence[Run]
+) -> Iterator[tuple[str, str]]:
+    """Yields runs whose fine-tuned runs cannot all be as planned: with other steps than most of
+    one tokenizer have, two from one model, or one run's from several models."""
+    starts, models = dict[str, list[str]](), dict[str, dict[str, None]]()
+    for measure in ablation.tasks:
+        groups = dict[str, dict[tuple[tuple[str, Any], ...], list[str]]]()
+        for run in runs:
+            known = _read(Workdir.open(state.task_folder(workdir, run, measure)))
+            if not known:
+                continue
+            try:
+                values = flatten({"config": completed(known["config"], Config)})
+            except (KeyError, TypeError, AttributeError):  # which `differences` names
+                continue
+            own = tuple((key, values[key]) for key in sorted(values) if _DECIDED.fullmatch(key))
+            of_tokenizer = groups.setdefault(str(known["data"].get("tokenizer")), {})
+            of_tokenizer.setdefault(own, []).append(run.name)
+            if init := known["data"].get("init"):
+                starts.setdefault(str(init), []).append(run.name)
+                models.setdefault(run.name, {})[str(init)] = None
+        for found in groups.values():
+            for own in unusual(found):
+                theirs = max((each for each in found if each != own), key=lambda x: len(found[x]))
+                for key, text in _differing(dict(own), dict(theirs)):
+                    for name in found[own]:
+                        yield name, f"{measure}: {key}{text}, as other runs have"
+    for init, names in starts.items():
+        for name in dict.fromkeys(names) if len(set(names)) > 1 else ():
+            others = ", ".join(each for each in dict.fromkeys(names) if each != name)
+            yield name, f"fine-tuned from the model {init[:_DIGEST]}, as {others}"
+    for name, digests in models.items():
+        if len(digests) > 1:
+            yield name, "its tasks start from several models"
+
+
+def unusual(groups: Mapping[Key, Sequence[str]]) -> list[Key]:
+    """Returns the groups of runs that are not the largest one; all, if several are the largest:
+    which of them is right is unknown."""
+    most = max(map(len, groups.values()), default=0)
+    largest = [key for key, names in groups.items() if len(names) == most]
+    return [key for key in groups if len(groups) > 1 and largest != [key]]
 
 
 def software(workdir: str) -> dict[str, str]:

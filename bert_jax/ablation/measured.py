@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.ablation import as_planned
 from bert_jax.ablation.budget import Spent
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.tasks import is_task
@@ -121,12 +122,9 @@ def on_others(ablation: Ablation, measured: Mapping[str, Measured]) -> Iterator[
         groups = collections.defaultdict(list)
         for name, each in measured.items():
             groups[_examples(each.forms[form])].append(name)
-        most = max(map(len, groups.values()), default=0)
-        largest = [names for names in groups.values() if len(names) == most]
-        for names in groups.values():
-            if len(largest) > 1 or len(names) < most:
-                for name in names:
-                    yield name, f"measured on other examples in {form} than other runs ({REMEDY})"
+        for key in as_planned.unusual(groups):
+            for name in groups[key]:
+                yield name, f"measured on other examples in {form} than other runs ({REMEDY})"
 
 
 def _examples(examples: PerExample) -> tuple[Any, ...]:

@@ -248,8 +248,9 @@ def read(
     forms = {measure: ablation.form(measure) for measure in ablation.measures}
     states = {run.name: state.state_of(workdir, run, forms) for run in runs}
     unplanned = {run.name: as_planned.differences(ablation, workdir, run, record) for run in runs}
-    for name, reason in as_planned.between(ablation, workdir, runs):
-        unplanned[name].append(reason)
+    for compare in (as_planned.between, as_planned.between_tasks):
+        for name, reason in compare(ablation, workdir, runs):
+            unplanned[name].append(reason)
     measured = {}
     for run in runs:
         if states[run.name].state == "measured":

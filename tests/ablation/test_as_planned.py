@@ -18,6 +18,7 @@ from bert_jax import cli
 from bert_jax.ablation import record, sentences, spec
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.training import per_example
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +256,52 @@ def test_paths_of_a_task_may_change_and_what_its_examples_decide(tmp_path, store
         "config.phases.0.steps": 7, "config.optimizer.warmup_steps": 2,
         "config.checkpoint.every_steps": 3, "config.evaluation.every_steps": 3,
     }.items():  # fmt: skip
-        set_in_config(key, value, "span/1/tasks/pairs")(made)
+        for run in made.runs:
+            own = value.replace("span/1", run.name) if isinstance(value, str) else value
+            set_in_config(key, own, f"{run.name}/tasks/pairs")(made)
+            of_task(made, run.name, step=7)
     assert made.results().unplanned == {}
+
+
+def of_task(made: MadeRuns, run: str, **changes: Any) -> None:
+    """Changes what the file of a task's values says of them."""
+    path = made.path(run) / "tasks" / "pairs.npz"
+    values, about = per_example.read(path)
+    per_example.write(path, values, about | changes)
+
+
+def fewer_steps(made: MadeRuns) -> None:
+    for key, value in {"config.phases.0.steps": 3, "config.optimizer.warmup_steps": 1}.items():
+        set_in_config(key, value, "span/1/tasks/pairs")(made)
+    of_task(made, "span/1", step=3)
+
+
+def without_folder(made: MadeRuns) -> None:
+    place = made.path("span/1") / "tasks"
+    shutil.rmtree(place / "pairs")
+    shutil.copy(made.path("span/0") / "tasks" / "pairs.npz", place / "pairs.npz")
+
+
+def one_model(made: MadeRuns) -> None:
+    for seed in (1, 2):
+        set_in_config("data.init", "ab" * 32, f"span/{seed}/tasks/pairs")(made)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (fewer_steps, "task/pairs: config.phases[0].steps=3, not "),
+        (without_folder, "span/1/tasks/pairs is missing, the run that its values are of"),
+        (lambda made: of_task(made, "span/1", step=0), "task/pairs: measured at step 0, not "),
+        (one_model, "fine-tuned from the model abababababab, as span/2"),
+    ],
+)
+def test_fine_tuned_runs_are_compared_with_each_other(change, said, tmp_path, store, monkeypatch):
+    made = task_runs(tmp_path, store, monkeypatch)
+    change(made)
+    found = made.results()
+    assert said in found.excluded["span/1"]
+    assert found.verdicts["span"].shown is None
 
 
 def test_a_file_of_a_task_edited_between_commands_is_refused(tmp_path, store, monkeypatch):
