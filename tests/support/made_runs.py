@@ -87,7 +87,8 @@ class MadeRuns:
         metrics = {f"{name}/loss": float(loss.mean()), f"{name}/baseline_loss": 0.69}
         form = f"task/{config.task.name}"
         about = {"run_id": run_id, "step": config.total_steps, "seconds": 1.0,
-                 "held_out": files["held_out"], "sources": [], "forms": {form: {"settings": {}, "metrics": metrics}}}  # fmt: skip
+                 "held_out": files["held_out"], "sources": [],
+                 "forms": {form: {"settings": {}, "metrics": metrics}}}  # fmt: skip
         per_example.write(f"{place}.npz", {form: one}, about)
 
     def _steps(self, checkpoints: Any) -> list[int]:
