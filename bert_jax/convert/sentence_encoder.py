@@ -272,7 +272,8 @@ def _read_dense(folder: Path, width: int, sums: Sums) -> tuple[Part, Mapping[str
         )
     activation = values.get("activation_function", f"{ACTIVATIONS['Tanh']}.Tanh")
     name = activation.rpartition(".")[2] if isinstance(activation, str) else ""
-    if name not in ACTIVATIONS or not str(activation).startswith("torch.nn."):
+    modules = ("torch.nn", ACTIVATIONS.get(name))
+    if activation not in [f"{module}.{name}" for module in modules] or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise UserError(
             f"{where}: activation_function={shown(activation)} is not supported; only "
