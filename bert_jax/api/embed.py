@@ -29,6 +29,7 @@ from bert_jax.data_pipeline.storage.versions import hashed
 from bert_jax.finetune.rows import numbered_lines, wrong_row
 from bert_jax.model.layer_states import parse_layers
 from bert_jax.runtime.log import logger
+from bert_jax.workdir.inputs import inputs_of_model
 
 # Limits of a block: lines, and characters, which limit the memory for token vectors.
 _LINES: Final = 4096
@@ -79,7 +80,7 @@ def embed(
         StorageError: the disk is full.
     """
     _check_files(lines, out, settings)
-    check_output(out, VECTORS, inputs=[model, lines], overwrite=overwrite)
+    check_output(out, VECTORS, inputs=[*inputs_of_model(model), lines], overwrite=overwrite)
     form = FORMATS[out.suffix]
     form.check()
     loaded = load(model)

@@ -24,6 +24,7 @@ from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
 from bert_jax.runtime.console import console
 from bert_jax.workdir import description
+from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir, split_step
 
 PREDICTIONS: Final = OutputKind("file of predictions", None, in_buckets=False)
@@ -58,7 +59,7 @@ def predict(
             read, or a file that may not be written, see `check_output`.
         StorageError: a file cannot be written.
     """
-    inputs, outputs = [split_step(model)[0], source], {"out": out, **more}
+    inputs, outputs = [*inputs_of_model(model), source], {"out": out, **more}
     for path in outputs.values():
         check_output(path, PREDICTIONS, inputs=inputs, overwrite=overwrite)
     check_apart(outputs.values())

@@ -20,6 +20,7 @@ from bert_jax.runtime.console import console
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
+from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
 
 _NAMES: Final = ("input_ids", "example_ids", "position_ids", "masked_positions", "masked_labels")
@@ -50,7 +51,7 @@ def batch(
     if out:
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
-        write_output(out, data.getvalue(), BATCH, inputs=[workdir, store.path])
+        write_output(out, data.getvalue(), BATCH, inputs=[*inputs_of_model(workdir), store.path])
         console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
 
 

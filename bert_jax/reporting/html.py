@@ -152,12 +152,12 @@ class Page:
         )
         self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
 
-    def save(self, path: epath.PathLike) -> None:
-        """Writes the page atomically, as `write_output` does."""
+    def save(self, path: epath.PathLike, *, inputs: Iterable[epath.PathLike] = ()) -> None:
+        """Writes the page atomically, as `write_output` does, outside these inputs."""
         title, body = html.escape(self._title), "\n".join(self._parts)
         page = _PAGE.format(mark=_MARK, title=title, style=_STYLE, body=body)
         # File names may hold lone surrogates.
-        write_output(path, page.encode(errors="backslashreplace"), PAGE)
+        write_output(path, page.encode(errors="backslashreplace"), PAGE, inputs=inputs)
 
 
 def _is_page(path: epath.PathLike) -> bool:

@@ -21,6 +21,7 @@ from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
+from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
 
 
@@ -62,7 +63,7 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
             f"A record in metrics.jsonl is damaged: {one_line(error)} is missing or no number."
         )
     run_page.add_goodput(page, status.goodput)
-    page.save(path)
+    page.save(path, inputs=inputs_of_model(folder))
 
 
 def _store(

@@ -18,7 +18,7 @@ from etils import epath
 from bert_jax.checkpoint import catalog
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
-from bert_jax.data_pipeline.storage.outputs import OutputKind
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_inputs
 from bert_jax.data_pipeline.storage.remote import check_bucket, is_remote, storage_errors
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import UserError
@@ -30,6 +30,7 @@ from bert_jax.workdir.description import (
     read,
     write_config_json,
 )
+from bert_jax.workdir.inputs import inputs_of_config
 from bert_jax.workdir.layout import MAY_PRECEDE_CONFIG, Workdir
 
 
@@ -87,8 +88,11 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
     `mark_or_identify` checks everything; this avoids hours spent on verifying the wrong store.
 
     Raises:
-        UserError: as `check_free` and `mark_or_identify`, or config.data.store has no token store.
+        UserError: as `check_free`, `check_inputs` and `mark_or_identify`, or config.data.store has
+            no token store.
     """
+    kind = TASK_RUN if config.task.name else RUN
+    check_inputs(workdir.path, kind, inputs_of_config(to_dict(config)))
     check_free(workdir)
     if not config.task.name and not config.data.store:
         raise UserError(

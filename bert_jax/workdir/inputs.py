@@ -1,16 +1,17 @@
 """The files and folders that a configuration, or that of a run, names: nothing is written there."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from etils import epath
 
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote
-from bert_jax.workdir.layout import split_step
+from bert_jax.workdir.layout import Workdir, split_step
 
 # Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.
 _PATH_KEYS: Final = ("data.store", "init", "task.data", "task.held_out", "task.tokenizer", "store")
@@ -48,13 +49,13 @@ def inputs_of_model(model: epath.PathLike) -> Iterator[str]:
     for path in path_of_model(os.fspath(model)):
         yield path
         if not is_remote(path):
-            yield from (name for name in _recorded(Path(path)) if os.path.exists(name))
+            yield from (name for name in _recorded(Workdir.open(path)) if os.path.exists(name))
 
 
-def _recorded(folder: Path) -> Iterator[str]:
+def _recorded(workdir: Workdir) -> Iterator[str]:
     try:
-        run = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):  # of no run, or the command says what is wrong with it
+        run = json_record.parse(read_bytes(workdir.config_json))
+    except (OSError, ValueError, UserError):  # no run, or the command says what is wrong with it
         return
     if isinstance(run, dict):
         yield from inputs_of_config(run.get("config"))

@@ -1,6 +1,7 @@
 """The names of `bert_jax`: configurations, stores from Python objects, batches, runs."""
 
 import itertools
+import json
 import os
 import re
 import runpy
@@ -19,12 +20,14 @@ from runs import complete_steps
 from signals import dispositions
 
 import bert_jax
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.storage import progress
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.metrics import records
+from bert_jax.reporting import html
 from bert_jax.runtime import console
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.layout import Workdir
@@ -300,3 +303,22 @@ def test_from_texts_to_a_model(tmp_path):
     model = bert_jax.load(tmp_path / "exported")
     assert f"2 layers of 32, {store.vocab_size:,} entries, 32 positions" in repr(model)
     assert len(model.fill_mask("the [MASK] sat down", top_k=3)[0]) == 3
+
+
+def test_nothing_is_written_into_an_input(tmp_path, store):
+    """As on the command line, see tests/commands/test_outputs.py."""
+    path, run = store.path, tmp_path / "run"
+    config = bert_jax.config("tiny", {"data.store": os.fspath(path)})
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"config": {"data": {"store": os.fspath(path)}}}))
+    before = sorted(path.rglob("*"))
+    for call in (
+        lambda out: bert_jax.inspect(path, config, html=out),
+        lambda out: bert_jax.pretrain(config, out),
+        lambda out: bert_jax.export(run, out),
+        lambda out: html.Page("a").save(out, inputs=[path]),
+    ):
+        for out in (path / "new", path / "held_out/new"):
+            with pytest.raises(UserError, match="is in the input"):
+                call(out)
+    assert sorted(path.rglob("*")) == before

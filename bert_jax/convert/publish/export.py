@@ -47,6 +47,7 @@ from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
+from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir, split_step
 
 CARD = "README.md"
@@ -192,7 +193,7 @@ def run_export(
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
-    check_output(out, EXPORTS if all_steps else EXPORT, inputs=[workdir])
+    check_output(out, EXPORTS if all_steps else EXPORT, inputs=inputs_of_model(workdir))
     if not all_steps:
         _export_step(run, out, step, form, optimizer_state)
         return
