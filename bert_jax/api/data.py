@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.config.schema import Config
+from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.build import build, vocabulary
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write
+from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 from bert_jax.training.batches import phase_batches
+from bert_jax.workdir.inputs import inputs_of_config
 
 
 def build_store(
@@ -107,12 +110,15 @@ def inspect(
         html: page to write, with plots.
 
     Raises:
-        UserError: no such store, phase or split.
+        UserError: no such store, phase or split, or `html` may not be written.
     """
     from bert_jax.reporting import dataset
+    from bert_jax.reporting.html import PAGE
 
     path = store.path if isinstance(store, TokenStore) else store
     page = None if html is None else os.fspath(html)
+    if page is not None:
+        check_output(page, PAGE, inputs=[path, *inputs_of_config(to_dict(config))])
     dataset.inspect(path, config, phase=phase, split_name=split, examples=examples, page=page)
 
 

@@ -11,7 +11,6 @@ from etils import epath
 from rich.table import Table
 
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.analysis.inspect import (
     Lengths,
@@ -24,7 +23,6 @@ from bert_jax.data_pipeline.analysis.inspect import (
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.storage.host_name import host_name
-from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
@@ -38,7 +36,6 @@ from bert_jax.runtime.log import plain
 from bert_jax.runtime.program import program
 from bert_jax.runtime.versions import version
 from bert_jax.training.batches import phase_batches
-from bert_jax.workdir.inputs import inputs_of_config
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most
 _STYLES = {
@@ -104,8 +101,6 @@ def inspect(
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
     if split_name not in SPLITS:
         raise UserError(f"--split={split_name}: give one of {', '.join(SPLITS)}")
-    if page is not None:
-        check_output(page, html.PAGE, inputs=[path, *inputs_of_config(to_dict(config))])
     store = open_store(path, verify=False)
     split = store.train if split_name == "train" else store.held_out
     shape = config.phases[phase]

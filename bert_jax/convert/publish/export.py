@@ -74,7 +74,7 @@ def export(
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
-    The folder appears complete or not at all. An earlier export is replaced, unless its model card
+    The folder appears complete or not at all. An earlier export is replaced, unless a file of it
     was edited since; symbolic links are followed.
 
     Args:
@@ -229,16 +229,23 @@ def _export_step(
 
 
 def _is_export(out: epath.Path) -> bool:
-    """Whether a folder has nothing but an export; UserError if its model card was edited."""
+    """Whether a folder has nothing but an export; UserError if a file is no longer what SHA256SUMS
+    says. Without it, nobody knows: those who change an export on purpose are told to remove it."""
     names = {entry.name for entry in out.iterdir()}
     others = {name for name in names - _FILES if not _written(name)}
     if others or not is_export(Path(out)):
         return False
-    sums = checksums.read(Path(out)) if SUMS in names else None
-    if sums and CARD in names and file_digest(Path(out / CARD)) != sums.get(CARD):
-        raise UserError(
-            f"{out / CARD}: was edited after the export; move it away or give a new folder"
-        )
+    sums = checksums.read(Path(out))
+    if sums is None:
+        return False
+    for path in sorted(Path(out).rglob("*")):  # those in folders of parts, too
+        name = path.relative_to(out).as_posix()
+        if name == SUMS or (path.is_dir() and not path.is_symlink()):
+            continue
+        if not path.is_file() or file_digest(path) != sums.get(name):
+            raise UserError(
+                f"{path}: was edited after the export; move it away or give a new folder"
+            )
     return True
 
 
