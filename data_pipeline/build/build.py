@@ -336,7 +336,9 @@ def _is_store(out: epath.Path) -> bool:
     return (out / MANIFEST).exists()  # `_reuse` says of which text; none is replaced
 
 
-STORE: Final = OutputKind("token store", _is_store, is_folder=True, in_buckets=False)
+STORE: Final = OutputKind(
+    "token store", _is_store, is_folder=True, in_buckets=False, by_rename=True
+)
 
 
 def check_out(out: Path, sources: Sequence[SourceSpec] = (), work: Sequence[str] = ()) -> None:

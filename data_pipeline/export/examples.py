@@ -21,7 +21,11 @@ from bert_jax.data_pipeline.storage.remote import storage_errors
 
 ABOUT: Final = "examples.json"  # the settings of the rows
 EXAMPLES: Final = OutputKind(
-    "folder of examples", lambda out: (out / ABOUT).exists(), is_folder=True, in_buckets=False
+    "folder of examples",
+    lambda out: (out / ABOUT).exists(),
+    is_folder=True,
+    in_buckets=False,
+    by_rename=True,
 )
 _FILE_TOKENS = 1 << 23  # positions in the rows of one file
 

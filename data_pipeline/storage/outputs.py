@@ -30,6 +30,7 @@ class OutputKind:
             None: the format carries no mark.
         is_folder: or else a file.
         in_buckets: whether it may be in a bucket.
+        by_rename: the folder appears complete by a rename, and may replace an earlier one.
         places: names of folders directly in an input where it may be nevertheless.
     """
 
@@ -37,6 +38,7 @@ class OutputKind:
     is_ours: Callable[[epath.Path], bool] | None
     is_folder: bool = False
     in_buckets: bool = True
+    by_rename: bool = False
     places: tuple[str, ...] = ()
 
 
@@ -144,6 +146,13 @@ def _check_place(text: str, place: epath.Path, kind: OutputKind) -> None:
         mode = 0
     if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{text}: a device, a pipe or a socket; choose another name")
+    if kind.by_rename and (
+        Path(text).name in ("", "..") or Path(os.path.realpath(os.curdir)).is_relative_to(place)
+    ):
+        raise UserError(
+            f"{text}: the current folder or one above it, which a {kind.name} would replace; give "
+            "the name of a new folder"
+        )
     if kind.is_folder:
         if mode and not stat.S_ISDIR(mode):
             raise UserError(f"{text}: exists and is not a {kind.name}, but a file; give a folder")

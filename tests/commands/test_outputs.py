@@ -287,3 +287,19 @@ def test_a_rendered_job_is_apart_from_what_it_reads_and_writes(out, tmp_path, ca
     if out != "run":
         refused([*job, *trainer, f"--workdir={path}"], path, capsys)
     assert list(tree(tmp_path)) == ["store"]
+
+
+@pytest.mark.parametrize("name", [".", "..", "./", "sub/..", "", "sub/sub/.."])
+@pytest.mark.parametrize(
+    "verb", ["data build", "data export-examples", "convert export", "convert import"]
+)
+def test_a_folder_that_appears_by_a_rename_has_a_name(
+    verb, name, tmp_path, monkeypatch, capsys
+) -> None:
+    (tmp_path / "here/sub/sub").mkdir(parents=True)
+    (tmp_path / "text.txt").write_text("A line.\n")
+    monkeypatch.chdir(tmp_path / "here/sub" if name == ".." else tmp_path / "here")
+    before, path = tree(tmp_path), name or tmp_path / "here"
+    assert cli.main([*verb.split(), f"--out={path}"]) == errors.FAILED
+    assert f"error: {path}: the current folder or one above" in capsys.readouterr().err
+    assert tree(tmp_path) == before

@@ -259,7 +259,7 @@ def _has_exports(out: epath.Path) -> bool:
     return True
 
 
-EXPORT: Final = OutputKind("export", _is_export, is_folder=True, in_buckets=False)
+EXPORT: Final = OutputKind("export", _is_export, is_folder=True, in_buckets=False, by_rename=True)
 EXPORTS: Final = OutputKind("folder of exports", _has_exports, is_folder=True, in_buckets=False)
 
 
