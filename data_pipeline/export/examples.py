@@ -78,8 +78,6 @@ def export_rows(
         UserError: something else is at `out`, or rows of other settings; the disk is full or
             rejects the write (finished files are kept); another process writes the same.
     """
-    if not out.name:
-        raise UserError(f"--out={out}: choose a new folder")
     check_output(out, EXAMPLES)
     starts = rows.file_starts
     names = [f"{name}-{i:05}-of-{len(starts):05}{format.SUFFIX}" for i in range(len(starts))]

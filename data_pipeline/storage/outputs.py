@@ -150,8 +150,8 @@ def _check_place(text: str, place: epath.Path, kind: OutputKind) -> None:
         Path(text).name in ("", "..") or Path(os.path.realpath(os.curdir)).is_relative_to(place)
     ):
         raise UserError(
-            f"{text}: the current folder or one above it, which a {kind.name} would replace; give "
-            "the name of a new folder"
+            f"{text}: give the name of a new folder, for it is replaced: neither the current one, "
+            "nor one above it, nor a path that ends with .."
         )
     if kind.is_folder:
         if mode and not stat.S_ISDIR(mode):

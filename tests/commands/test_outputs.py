@@ -301,5 +301,5 @@ def test_a_folder_that_appears_by_a_rename_has_a_name(
     monkeypatch.chdir(tmp_path / "here/sub" if name == ".." else tmp_path / "here")
     before, path = tree(tmp_path), name or tmp_path / "here"
     assert cli.main([*verb.split(), f"--out={path}"]) == errors.FAILED
-    assert f"error: {path}: the current folder or one above" in capsys.readouterr().err
+    assert f"error: {path}: give the name of a new folder" in capsys.readouterr().err
     assert tree(tmp_path) == before
