@@ -337,26 +337,6 @@ def test_an_edited_card_is_not_lost(exported, tokenizer):
     export(params, config, tokenizer, out, card=Card())
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "config.json", "vocab.txt", "1_Dense/own.txt", "", None]
-)
-def test_an_export_that_was_changed_is_not_replaced(name, exported, tokenizer):
-    out, config, params = exported
-    if name is None:  # as the message for a changed folder says
-        (out / "SHA256SUMS").unlink()
-    elif not name:  # one that an export may have, but this one has not
-        (out / "added_tokens.json").write_text("{}")
-    else:
-        (out / name).parent.mkdir(exist_ok=True)
-        data = (out / name).read_bytes() if (out / name).exists() else b"a"
-        (out / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    before = {path: path.is_file() and path.read_bytes() for path in out.rglob("*")}
-    problem = f"{name or 'added_tokens.json'}: was edited" if name is not None else "is not an exp"
-    with pytest.raises(UserError, match=problem):
-        export(params, config, tokenizer, out, card=Card())
-    assert {path: path.is_file() and path.read_bytes() for path in out.rglob("*")} == before
-
-
 def test_sums_are_those_of_coreutils(exported):
     out, _, _ = exported
     lines = (out / "SHA256SUMS").read_text().splitlines()
