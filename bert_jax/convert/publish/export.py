@@ -230,7 +230,7 @@ def _export_step(
 
 def _is_export(out: epath.Path) -> bool:
     """Whether a folder has nothing but an export; UserError if a file is no longer what SHA256SUMS
-    says. Without it, nobody knows: those who change an export on purpose are told to remove it."""
+    says. False without it, as those who change an export on purpose remove it."""
     names = {entry.name for entry in out.iterdir()}
     others = {name for name in names - _FILES if not _written(name)}
     if others or not is_export(Path(out)):
