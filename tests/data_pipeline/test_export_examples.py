@@ -243,7 +243,7 @@ def test_what_cannot_be_exported_is_one_line(
          {"epochs": 2, "format_name": "tfrecord"}),
         (f"{first.name} is missing; remove the folder", (store, config, tmp_path / "lost"), {}),
         ("list: exists and has no exported examples", (store, config, tmp_path / "list"), {}),
-        (r"\.: exists and is not a folder of examples", (store, config, Path()), {}),
+        (r"\.: give the name of a new folder", (store, config, Path()), {}),
     ):  # fmt: skip
         with pytest.raises(UserError, match=pattern):
             export(*arguments, **changed)
