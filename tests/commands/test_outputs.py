@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fsspec.config
 import pytest
 from absl import flags
-from gcs_emulator import Emulator
+from gcs_emulator import Emulator, emulated
 
 from bert_jax import cli, errors
 from bert_jax.commands import paths
@@ -200,10 +199,7 @@ def test_overwrite_replaces_a_file_and_nothing_else(tmp_path) -> None:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as emulator:
         yield emulator
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from exported import random_params
-from gcs_emulator import Emulator
+from gcs_emulator import emulated
 from hub_server import Hub, commit_of, serve
 from pytorch_files import write_pytorch
 from small import model_config
@@ -396,12 +396,7 @@ def test_a_real_checkpoint_of_tensorflow_is_imported(tmp_path: Path) -> None:
 def test_a_folder_in_a_bucket_is_imported(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fsspec.config
-
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as server:
         for file in request.getfixturevalue(kind).iterdir():
             server.write("bucket", f"models/tiny/{file.name}", file.read_bytes())
         server.write("bucket", "models/tiny/training.log", b"not needed")

@@ -8,7 +8,7 @@ import prepared_dataset
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from gcs_emulator import Emulator
+from gcs_emulator import emulated
 from row_files import write_arrow, write_csv, write_jsonl, write_parquet, write_saved, zstd
 
 from bert_jax import cli
@@ -254,12 +254,7 @@ def test_a_missing_extra_says_how_to_install_it(
 def test_a_bucket_without_permission_is_one_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fsspec.config
-
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("secret") as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "secret") as server:
         server.faults.denied = frozenset({"secret"})
         message = error_of(f"{kind}:gs://secret/rows.{kind}")
     assert "cannot be read (no permission); give this machine's account access" in message

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fsspec.config
 import pytest
-from gcs_emulator import Emulator
+from gcs_emulator import Emulator, emulated
 
 from bert_jax import cli
 from bert_jax.data_pipeline.build import shard, units, vocabulary, working_folder
@@ -293,10 +292,7 @@ def test_a_description_of_a_dataset_is_watched_too(tmp_path, monkeypatch) -> Non
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as emulator:
         yield emulator
 
 

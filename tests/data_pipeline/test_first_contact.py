@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from corpus import SPECIAL
 from etils.epath import backend
-from gcs_emulator import Emulator
+from gcs_emulator import Emulator, emulated
 
 from bert_jax.cli import main
 from bert_jax.data_pipeline.storage import files, retry
@@ -18,13 +18,9 @@ first_contact = pytest.importorskip("bert_jax.data_pipeline.storage.first_contac
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Emulator]:
     """An empty bucket named "bucket"; no pauses between attempts."""
-    import fsspec.config
 
     monkeypatch.setattr(retry, "sleep", lambda seconds: None)
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as emulator:
         yield emulator
 
 

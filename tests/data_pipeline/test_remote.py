@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
-from gcs_emulator import Emulator
+from gcs_emulator import Emulator, emulated
 from runs import read_records
 
 from bert_jax.checkpoint import catalog
@@ -72,12 +72,8 @@ def store(tmp_path_factory) -> TokenStore:
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Emulator]:
     """An empty bucket named "bucket", used by this process and its subprocesses."""
-    import fsspec.config
 
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as emulator:
         yield emulator
 
 

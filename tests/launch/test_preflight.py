@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from corpus import small_store
-from gcs_emulator import Emulator
+from gcs_emulator import emulated
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.preflight import (
@@ -49,15 +49,10 @@ def test_a_folder_can_be_written_to(tmp_path):
 
 @pytest.mark.skipif(not importlib.util.find_spec("gcsfs"), reason="needs gcsfs")
 def test_a_bucket_can_be_written_to(monkeypatch):
-    import fsspec.config
-
     from bert_jax.data_pipeline.storage import retry
 
     monkeypatch.setattr(retry, "sleep", lambda seconds: None)
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    with Emulator("bucket") as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
+    with emulated(monkeypatch, "bucket") as server:
         check = folder_check("workdir", "gs://bucket/run/launch/b1")
         check.probe()
         assert server.names("bucket") == []

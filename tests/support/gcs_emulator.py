@@ -15,8 +15,11 @@ import struct
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
 
 Query = Mapping[str, str]
 
@@ -431,3 +434,15 @@ def _two_parts(body: bytes, content_type: str) -> tuple[bytes, bytes]:
         last = 2 if part.endswith(b"\r\n") else 1
         parts.append(part[start : len(part) - last])
     return parts[0], parts[1]
+
+
+@contextmanager
+def emulated(monkeypatch: pytest.MonkeyPatch, *buckets: str) -> Iterator[Emulator]:
+    """Serves buckets to this process and to those that it starts."""
+    import fsspec.config
+
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    with Emulator(*buckets) as emulator:
+        for name, value in emulator.env.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
