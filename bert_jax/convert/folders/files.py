@@ -14,8 +14,7 @@ _RESULTS = "results and records of a training run"
 _OTHER_FORMAT = "the same weights for another library"
 _NOT_BERT = "of models that read pictures or sound, or write text"
 
-FILES: Final[tuple[Entry, ...]] = (
-    read("config.json", "the architecture, see its keys"),
+WEIGHTS: Final[tuple[Entry, ...]] = (
     read(
         "model.safetensors model-?????-of-?????.safetensors model.safetensors.index.json",
         "the weights",
@@ -24,6 +23,10 @@ FILES: Final[tuple[Entry, ...]] = (
         "pytorch_model.bin pytorch_model-?????-of-?????.bin pytorch_model.bin.index.json",
         "the weights, where there is no model.safetensors",
     ),
+)
+FILES: Final[tuple[Entry, ...]] = (
+    read("config.json", "the architecture, see its keys"),
+    *WEIGHTS,
     read("tokenizer.json", "the tokenizer; the older forms beside it are not read then"),
     read("tokenizer_config.json", "the tokenizer's class and settings, see its keys"),
     read("special_tokens_map.json", "special tokens, where no added_tokens_decoder has them"),

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from bert_jax.convert.folders.files import WEIGHTS
 from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
 
 _SENTENCE = "sentence_embedding"
@@ -15,14 +16,7 @@ PART_FILES: Final[tuple[Entry, ...]] = (  # of a pool, a normalization and a dro
 )  # fmt: skip
 DENSE_FILES: Final[tuple[Entry, ...]] = (
     read("config.json", "its settings, see its keys"),
-    read(
-        "model.safetensors model-?????-of-?????.safetensors model.safetensors.index.json",
-        "the weights",
-    ),
-    read(
-        "pytorch_model.bin pytorch_model-?????-of-?????.bin pytorch_model.bin.index.json",
-        "the weights, where there is no model.safetensors",
-    ),
+    *WEIGHTS,
     refused("*.safetensors *.bin *.pt *.pth *.npy *.npz", "weights that a layer does not have"),
     _TEXT,
 )
