@@ -87,7 +87,8 @@ class Records:
 
     def wanted(self, number: int, submission_id: str) -> Submission | None:
         """Returns the submission for which the hosts of a queued resource are to work; None if they
-        are to give their machines back: the job was deleted, has ended, or continues under another launcher.
+        are to give their machines back: the job was deleted, has ended, or continues under another
+        launcher.
 
         submission_id: of the one that the queued resource was requested for.
         """
