@@ -10,7 +10,8 @@ device: its rate is the peak for all shares. Then trains BERT-base on rows of 12
 rows of 512 tokens with bert_jax and with transformers (sdpa, torch.compile, bfloat16 autocast,
 fused AdamW), in separate processes that alternate: once with dropout everywhere, as published, and
 once without attention dropout, which allows fused attention in both. With a store, also compares
-bert_jax on packed and padded rows. Finally lists the longest kernels.
+bert_jax on packed and padded rows. Lists the most memory that each side allocated, beside what the
+compiler expects for bert_jax's step, and the longest kernels.
 
 FLOPs are those of the model (matrix products, head at the masked positions only, padding included),
 the same for both sides, so that shares compare like times.
@@ -261,6 +262,8 @@ def compete(
             for one in sides:
                 one.seconds.append(one.process.steps(options.steps)[0])
         print_contest(sides, case, peak, options.steps)
+        if not options.dry_run:  # the CPU counts none
+            print_memory(sides)
         if contest.traced:
             print_kernels(sides[0].process.ask("trace"))
 
@@ -306,6 +309,15 @@ def print_contest(sides: list[Side], case: Case, peak: float, steps: int) -> Non
         )
 
 
+def print_memory(sides: list[Side]) -> None:
+    """Prints the peaks of both allocators, which exclude the libraries' own memory."""
+    for one in sides:
+        memory = one.process.ask("memory")
+        expected = memory.get("compiled")
+        said = f"; the compiler expects {expected / 2**30:.2f}" if expected else ""
+        print(f"memory of {one.name}: {memory['peak'] / 2**30:.2f} GiB at most{said}")
+
+
 def print_kernels(found: list) -> None:
     total = sum(microseconds for _, microseconds, _ in found)
     if not found:
@@ -327,7 +339,7 @@ def answer(job: dict[str, Any]) -> None:
     batches = turns.read_batches(Path(job["folder"]) / "batches.npz")
     config = config_of(case, job["attention_dropout"], job["packed"])
     if job["side"] == "torch":
-        turns.answer(talk, torch_take(config, batches, Path(job["folder"]), job["dry_run"]))
+        torch_contender(talk, config, batches, Path(job["folder"]), job["dry_run"])
         return
     our_contender(talk, config, batches, Path(job["store"]))
 
@@ -402,10 +414,19 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
                     dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))
                 ]
 
-        turns.answer(talk, take, {"trace": trace})
+        def memory() -> dict[str, int]:
+            stats = jax.devices()[0].memory_stats() or {}
+            found = step.memory_analysis()
+            needed = found.argument_size_in_bytes + found.temp_size_in_bytes
+            new = found.output_size_in_bytes - found.alias_size_in_bytes
+            return {"peak": stats.get("peak_bytes_in_use", 0), "compiled": needed + new}
+
+        turns.answer(talk, take, {"trace": trace, "memory": memory})
 
 
-def torch_take(config: Any, batches: list[turns.Batch], folder: Path, dry_run: bool) -> turns.Take:
+def torch_contender(
+    talk: Any, config: Any, batches: list[turns.Batch], folder: Path, dry_run: bool
+) -> None:
     try:
         import torch
         import transformers  # noqa: F401
@@ -440,7 +461,7 @@ def torch_take(config: Any, batches: list[turns.Batch], folder: Path, dry_run: b
     def take(count: int) -> turns.Losses:
         return [float(loss) for loss in [one() for _ in range(count)]]
 
-    return take
+    turns.answer(talk, take, {"memory": lambda: {"peak": torch.cuda.max_memory_allocated()}})
 
 
 if __name__ == "__main__":

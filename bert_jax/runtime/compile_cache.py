@@ -92,7 +92,7 @@ def _cache_in(folder: Path) -> None:
         module_name: str,
         backend: Any,
         executable: Any,
-        host_callbacks: Sequence[Any],
+        host_callbacks: Sequence[Any] = (),  # JAX 0.10 passes them; from 0.11 on there are none
     ) -> None:
         """Writes in every process, unlike JAX (process 0 only): each host has its own folder,
         and on CPUs each process its own keys."""
