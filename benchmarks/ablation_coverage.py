@@ -2,6 +2,7 @@
 
     python benchmarks/ablation_coverage.py --resamples=1000 --out=coverage.jsonl
     python benchmarks/ablation_coverage.py --reports=400 --only=lognormal    # some cells, roughly
+    python benchmarks/ablation_coverage.py --resamples=1000 --stopping  # seeds added until shown
 
 A report is `bert_jax.ablation.statistics.compare` of a difference of zero: the mean over seeds of
 values of documents ~ N(0, 1) plus one of the seed ~ N(0, seed sd²), weighted by documents' sizes.
@@ -9,7 +10,10 @@ Reports with fewer effective documents than a verdict needs are drawn again, as 
 on them. Power: how often a difference of `detectable` is shown, without Holm's correction.
 
 Each cell is a line of `--out`; those that are there are not computed again. The first command, with
-OPENBLAS_NUM_THREADS=1, makes the table of docs/ablations.md.
+OPENBLAS_NUM_THREADS=1, makes the table of docs/ablations/coverage.md.
+
+`--stopping`: equal variants whose report is made after every seed from the third to the tenth, and
+how often one of these reports shows a difference.
 """
 
 import argparse
@@ -107,6 +111,33 @@ def simulate(cell: Cell, reports: int, resamples: int) -> dict[str, Any]:
     }
 
 
+STOPPING = {"documents": 100, "seed_sd": 0.01, "document_sd": 0.03, "both_sd": 0.05}
+
+
+def stopping(reports: int, resamples: int) -> dict[str, float]:
+    """Returns the share of comparisons of equal variants that show a difference: with 3 seeds, with
+    10, and with 3 to 10 seeds, added until one is shown."""
+    documents, seeds = STOPPING["documents"], range(3, 11)
+    rng = np.random.default_rng(0)
+    drawn = {
+        count: list(draw_weights(count, documents, resamples, np.random.default_rng(0)))
+        for count in seeds
+    }
+    counts = np.full(documents, float(TYPICAL))
+    shown = np.zeros((reports, len(seeds)), bool)
+    for number in range(reports):
+        values = (
+            rng.normal(0, STOPPING["seed_sd"], (seeds[-1], 1))
+            + rng.normal(0, STOPPING["document_sd"], documents)
+            + rng.normal(0, STOPPING["both_sd"], (seeds[-1], documents))
+        )
+        for i, count in enumerate(seeds):
+            found = statistics.compare_resampled(values[:count] * counts, counts, drawn[count])
+            shown[number, i] = found.interval.excludes_zero
+    until = shown.any(axis=1)
+    return {"3 seeds": shown[:, 0].mean(), "10 seeds": shown[:, -1].mean(), "until": until.mean()}
+
+
 def of_row(row: dict[str, Any], setting: dict[str, int]) -> Cell | None:
     """Returns the cell of a row of `--out`; None of one made with other settings."""
     if any(row[name] != value for name, value in setting.items()):
@@ -138,9 +169,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="", help="cells that have this text")
     parser.add_argument("--out", type=Path, help="file of finished cells, a line of JSON each")
+    parser.add_argument("--stopping", action="store_true", help="seeds added until shown, instead")
     options = parser.parse_args()
     if min(options.reports, options.resamples, options.processes) < 1:
         parser.error("--reports, --resamples and --processes: give at least 1")
+    if options.stopping:
+        for what, share in stopping(options.reports, options.resamples).items():
+            print(f"{what}: {share:.1%} show a difference that is none")
+        return
     wanted = [cell for cell in cells() if options.only in str(cell)]
     if not wanted:
         parser.error(f"--only={options.only}: in no cell; one is {next(cells())}")
