@@ -393,6 +393,8 @@ def test_simulated_reports_are_counted_once(tmp_path: Path) -> None:
     assert run("ablation_coverage.py", "--reports=5", *options).returncode == 0
     assert len(kept.read_text().splitlines()) == 2 * cells
     assert "--only=11: in no cell" in run("ablation_coverage.py", "--only=11").stderr
+    added = run("ablation_coverage.py", "--reports=4", "--resamples=50", "--stopping").stdout
+    assert re.fullmatch(r"3 seeds: .* none\n10 seeds: .* none\nuntil: .* none\n", added)
 
 
 @pytest.mark.slow
