@@ -70,7 +70,7 @@ def made_up(folder: Path, number: int, spec: SourceSpec, documents: int, signatu
     ids.tofile(folder / "tokens")
     if signatures:
         rows.tofile(folder / "signatures")
-    summary = {"documents": documents, "rules": {}, "cut_files": []}
+    summary = {"documents": documents, "rules": {}, "taken": {}, "skipped": {}, "cut_files": []}
     (folder / SUMMARY).write_text(json.dumps(summary))
     part = Range(folder, bytes=16 << 20)
     return Unit(spec, (part,), part.bytes, folder, Path("made-up"), signatures=signatures)

@@ -175,7 +175,7 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, 
         total.update({k: v for k, v in summary.items() if isinstance(v, int)})
         rules.update(summary["rules"])
         taken.update(summary["taken"])
-        skipped.update(summary.get("skipped", {}))  # of an earlier version: none
+        skipped.update(summary["skipped"])
     much = large_losses(taken, total["characters"])
     cut_files = {file: None for summary in summaries for file in summary["cut_files"]}
     return {
