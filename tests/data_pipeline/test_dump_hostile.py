@@ -26,7 +26,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 CUTS = 200
 SECONDS = 60
 MEMORY = 1.5 * 2**30  # bytes
-LONGEST = 2_000_000  # characters of a page, as many as are read but for a few
+LONGEST = 2_000_000  # bytes of a page, as many as are read but for a few
 DUMP = parse_source("dump:enwiki.xml")
 
 # Dumps that end early ----------------------------------------------------------------------------
@@ -104,10 +104,10 @@ def test_a_build_of_a_dump_that_ends_early_says_so_and_can_be_repeated(
 
 
 def pages(length: int) -> dict[str, str]:
-    """Pages of about `length` characters."""
+    """Pages of about `length` bytes."""
 
     def repeated(unit: str) -> str:
-        return unit * (length // len(unit))
+        return unit * (length // len(unit.encode()))
 
     units = {
         "templates": "{{a|",
