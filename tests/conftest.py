@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# The CPU even where an accelerator is present; tests marked `gpu` run with "cuda".
-PLATFORM = os.environ.get("BERT_JAX_TEST_PLATFORM", "cpu")
-
 # Compiling is most of the time of the tests, running is little: LLVM need not try hard.
 os.environ["XLA_FLAGS"] = " ".join(
     (
@@ -36,6 +33,9 @@ from bert_jax.runtime.log import configure_logging
 
 # Test files that take longest, in this order.
 LONGEST = ("test_train", "test_masking_modes", "test_checkpoint", "test_parity", "test_step")
+
+# The CPU even where an accelerator is present; tests marked `gpu` run with "cuda".
+PLATFORM = os.environ.get("BERT_JAX_TEST_PLATFORM", "cpu")
 
 # Before any test starts a backend.
 jax.config.update("jax_platforms", PLATFORM)

@@ -25,9 +25,7 @@ def _needs_gpu() -> None:
 
 KERNELS = [
     pytest.param(xla.attend, "float32", 1e-5, id="xla"),
-    pytest.param(
-        functools.partial(pallas.attend, interpret=True), "float32", 1e-5, id="pallas"
-    ),
+    pytest.param(functools.partial(pallas.attend, interpret=True), "float32", 1e-5, id="pallas"),
     pytest.param(xla.attend, "bfloat16", 1e-2, id="xla-bfloat16"),
     pytest.param(cudnn.attend, "bfloat16", 1e-2, id="cudnn", marks=pytest.mark.gpu),
 ]
