@@ -66,7 +66,8 @@ def _is_run(folder: epath.Path) -> bool:
     return True
 
 
-RUN: Final = OutputKind("run", _is_run, is_folder=True)
+# The launcher's folder there has the config file that travelled with the job.
+RUN: Final = OutputKind("run", _is_run, is_folder=True, holds=("launch",))
 # `bert-jax ablate` has the tasks of a run in its own folder.
 TASK_RUN: Final = dataclasses.replace(RUN, places=("tasks",))
 

@@ -32,6 +32,7 @@ class OutputKind:
         in_buckets: whether it may be in a bucket.
         by_rename: the folder appears complete by a rename, and may replace an earlier one.
         places: names of folders directly in an input where it may be nevertheless.
+        holds: names of folders directly in it where inputs may be nevertheless.
     """
 
     name: str
@@ -40,6 +41,7 @@ class OutputKind:
     in_buckets: bool = True
     by_rename: bool = False
     places: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
 
 
 def check_output(
@@ -183,6 +185,8 @@ def check_inputs(path: epath.PathLike, kind: OutputKind, inputs: Iterable[epath.
         if not name or is_remote(name) != is_remote(text):
             continue
         if any(_is_in(text, f"{name.rstrip('/')}/{place}") for place in kind.places):
+            continue
+        if any(_is_in(name, f"{text.rstrip('/')}/{place}") for place in kind.holds):
             continue
         inside, around = _is_in(text, name), _is_in(name, text)
         if inside and around:

@@ -3,12 +3,16 @@
 import dataclasses
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from launch_jobs import AWKWARD, BUNDLE, IMAGE, job
 
+from bert_jax.commands.launch_job import parse_command
+from bert_jax.commands.paths import check_outputs
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.launch import bundle
 from bert_jax.launch.backends.slurm import Slurm
 from bert_jax.launch.job import JobId, Rendering, check_image, check_remote, find_topology
 
@@ -148,6 +152,32 @@ def test_a_link_in_a_written_rendering_is_replaced_and_what_it_leads_to_kept(tmp
         assert mine.read_bytes() == before
         assert not (out / name).is_symlink()
     assert (out / "batch.sh").read_text() == "new\n"
+
+
+def test_the_config_file_of_a_job_travels_to_where_its_command_may_read_it(tmp_path: Path):
+    """To a folder of the launcher in the workdir; elsewhere in it no input may be."""
+    mine, workdir = tmp_path / "mine.py", tmp_path / "run"
+    mine.write_text("from configs.tiny import get_config\n")
+
+    def gate(words: Sequence[str]) -> None:
+        check_outputs(parse_command("launch slurm run", words)[0])
+
+    of = job(
+        workdir=str(workdir),
+        command=("pretrain", f"--config={mine}", f"--workdir={workdir}"),
+        bundle=bundle.make("1.0", mine, checkout=None),
+    )
+    gate(of.command)
+    rendering = Slurm().render(of)
+    rendering.write(tmp_path / "out")
+    for command in rendering.commands[:-1]:
+        subprocess.run(command, cwd=tmp_path / "out", check=True)
+    words = of.words(f"{of.folder}/{of.bundle.name}")
+    assert words[1].startswith(f"--config={workdir}/launch/b1/")
+    gate(words)
+    (workdir / "mine.py").write_bytes(mine.read_bytes())
+    with pytest.raises(UserError, match=r"holds the input .*run/mine\.py"):
+        gate([words[0], f"--config={workdir}/mine.py", words[2]])
 
 
 def test_a_shown_rendering_has_every_command_and_file():
