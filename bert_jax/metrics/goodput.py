@@ -1,8 +1,8 @@
 """Goodput: the share of wall time since a run's first start spent on productive steps.
 
-Everything is read from the records of the run (docs/training.md), so any process can compute it,
-while the run trains or years later. The causes add up to the time from the first start to the last
-record: within an attempt by its own account, between attempts by the clock.
+Everything is read from the records of the run (docs/training_reference.md), so any process can
+compute it, while the run trains or years later. The causes add up to the time from the first start
+to the last record: within an attempt by its own account, between attempts by the clock.
 """
 
 import bisect

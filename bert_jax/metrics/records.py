@@ -17,7 +17,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.metrics.jsonl import read_lines
 
 Measured = Literal["train", "eval"]
-# Events of a run; docs/training.md lists the fields of each record.
+# Events of a run; docs/training_reference.md lists the fields of each record.
 Event = Literal[
     "start",  # training starts; step: the one it resumes from
     "goodput",  # seconds by activity so far

@@ -37,7 +37,7 @@ MARKUP = False
 OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ("mwparserfromhell",)
 CUT_BECAUSE = CUT_REMEDY = ""
-_BYTES_PER_SECOND: Final = 0.95e6  # of .bz2 on one core, the whole build: see docs/data.md
+_BYTES_PER_SECOND: Final = 0.95e6  # of .bz2 on one core, the whole build: docs/data_reference.md
 _CHUNK: Final = 1 << 16
 _NEAR: Final = 1 << 20  # bytes searched at a time, more than a block of bzip2
 _CHANCES: Final = 100  # streams that do not begin with a page before the search ends

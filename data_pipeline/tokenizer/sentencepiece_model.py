@@ -7,9 +7,9 @@ transformers' `convert_slow_tokenizer.SpmConverter`; in addition, text that spel
 
 The ids equal the original's with two exceptions. If two segmentations of a word have the same score
 ("p pp", "pp p"), the unigram model takes the first in double precision, the original the one that
-rounding in single precision favors (frequency: docs/data.md). And `tokenizers` applies character
-replacements per grapheme: a replaced letter followed by a combining mark with which it does not
-form a known character loses the mark.
+rounding in single precision favors (frequency: docs/data_reference.md). And `tokenizers` applies
+character replacements per grapheme: a replaced letter followed by a combining mark with which it
+does not form a known character loses the mark.
 """
 
 import io

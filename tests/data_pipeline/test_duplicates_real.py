@@ -1,4 +1,4 @@
-"""What `--dedup` leaves out of real text: the list in docs/data.md, nothing else."""
+"""What `--dedup` leaves out of real text: the list in docs/data_reference.md, nothing else."""
 
 import sys
 import tarfile

@@ -129,7 +129,7 @@ def figures():
 
 @pytest.mark.slow
 def test_books_have_few_long_sentences(figures, real_data: Path, tmp_path: Path) -> None:
-    """The remaining cases are sentences by authors before 1900: see docs/data.md."""
+    """The remaining cases are sentences by authors before 1900: see docs/data_reference.md."""
     (archive,) = (real_data / "books").glob("*.tar.xz")
     with tarfile.open(archive, "r:xz") as members:
         members.extractall(tmp_path, filter="data")

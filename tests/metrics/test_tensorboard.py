@@ -12,7 +12,7 @@ from bert_jax.metrics.descriptions import description
 from bert_jax.metrics.tensorboard import ScalarEvents
 from bert_jax.workdir.layout import Workdir
 
-TRAINING = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+TRAINING = Path(__file__).resolve().parents[2] / "docs" / "training_reference.md"
 
 
 def summaries(folder: Path) -> dict[str, list]:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
 # In the order in which they are typed, into one shell and one folder.
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
@@ -480,15 +480,16 @@ def test_every_block_can_be_typed_in_order(tmp_path: Path, request: pytest.Fixtu
 
 
 def check_metrics(path: Path) -> None:
-    """docs/training.md describes every scalar that a run writes, and no other."""
+    """docs/training_reference.md describes every scalar that a run writes, and no other."""
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     measured = [record for record in records if record["kind"] in ("train", "eval")]
     written = {key for record in measured for key in record} - {"kind", "step", "phase", "time"}
     of_hosts = {key for key in written if key.startswith("hosts/")}
-    assert of_hosts <= set(re.findall(r"`(hosts/\w+)`", PROSE[ROOT / "docs/training.md"]))
+    page = PROSE[ROOT / "docs/training_reference.md"]
+    assert of_hosts <= set(re.findall(r"`(hosts/\w+)`", page))
     written -= of_hosts
     written = {re.sub(r"^(\w+)/\w+/", r"\1/SOURCE/", key) for key in written}
-    table = PROSE[ROOT / "docs/training.md"].partition("| scalar |")[2].partition("\n\n")[0]
+    table = page.partition("| scalar |")[2].partition("\n\n")[0]
     described = set(
         re.findall(r"`([\w/]+)`", "".join(re.findall(r"^\|.*?\|", table, re.MULTILINE)))
     )

@@ -40,7 +40,7 @@ class Case:
 
 
 def by_numpy(cases: Sequence[Case], folder: Path) -> list[Tensors]:
-    """The formulas of docs/training.md in float64."""
+    """The formulas of docs/training_reference.md in float64."""
     return [_next(case.tensors, case.gradients) for case in cases]
 
 
