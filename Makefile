@@ -17,7 +17,7 @@ ACCELERATOR := $(if $(shell nvidia-smi -L >/dev/null 2>&1 && echo 1),cuda,$(if $
 XDIST := --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test slow lint types audit bench compare soak attack lock nightly clean help
+.PHONY: install demo test slow lint types docs audit bench compare soak attack lock nightly clean help
 
 install: .venv/core $(ACCELERATOR:%=.venv/%)  ## Install into .venv, for the CPU and this machine's GPU or TPU
 	@echo "to use it, type: source .venv/bin/activate"
@@ -41,6 +41,10 @@ lint: .venv/dev  ## Check style and format
 
 types: .venv/dev  ## Check static types
 	@$(BIN)/mypy
+
+docs: .venv/docs  ## Build the site of these pages into build/site; a warning is an error
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs build/site
+	@echo "build/site/index.html"
 
 audit:  ## Check the locked packages for known vulnerabilities, if a service is reachable
 	@"$(PYTHON)" .ci/audit.py
@@ -103,6 +107,11 @@ help:  ## List the targets
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
 
+.venv/docs: requirements/docs.txt .venv/core
+	@echo "installing requirements/docs.txt"
+	@$(INSTALL) -r requirements/docs.txt
+	@touch $@
+
 # Here pip resolves: PyTorch's dependencies differ by build (CUDA or CPU), so they are not locked.
 .venv/torch: requirements/torch.txt .venv/dev
 	@echo "installing requirements/torch.txt"
@@ -162,9 +171,9 @@ lock:  ## Regenerate requirements/*.txt from setup.py (Python 3.11; UPGRADE=1 fo
 	  { echo "error: make lock needs the oldest supported Python: PYTHON=python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -m venv --clear .venv-lock
 	@.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
-	$(call write-lock,torch,$(if $(UPGRADE),--upgrade) --extra=dev --extra=torch,dev plus transformers and PyTorch$(comma) for parity tests and speed comparisons)
-	@cp requirements/torch.txt requirements/dev.txt
-	@cp requirements/torch.txt requirements/core.txt
+	$(call write-lock,torch,$(if $(UPGRADE),--upgrade) --extra=dev --extra=docs --extra=torch,dev and docs plus transformers and PyTorch$(comma) for parity tests and speed comparisons)
+	@for lock in docs dev core; do cp requirements/torch.txt requirements/$$lock.txt; done
+	$(call write-lock,docs,--extra=docs,core plus what builds the site)
 	$(call write-lock,dev,--extra=dev,core plus the tests$(comma) the linter and the type checker)
 	$(call write-lock,core,,what a run needs)
 	@cp requirements/dev.txt requirements/tpu.txt

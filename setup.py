@@ -49,6 +49,11 @@ EXTRAS = {
     "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "beam": ["apache-beam>=2.77"],  # `data build --runner=beam`; for Dataflow also apache-beam[gcp]
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
+    "docs": [
+        "sphinx>=8.2",  # builds the site of docs/, as for JAX and Flax, and its search
+        "myst-parser>=4.0",  # reads the same Markdown that GitHub shows
+        "furo>=2025.7",  # a theme whose pages fetch nothing
+    ],
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time

@@ -133,7 +133,7 @@ def test_setup_lists_every_package() -> None:
     assert listed == sorted(listed)
 
 
-@pytest.mark.parametrize("lock", ["core", "dev", "torch", "peer", "tensorflow"])
+@pytest.mark.parametrize("lock", ["core", "dev", "docs", "torch", "peer", "tensorflow"])
 def test_a_lock_is_exact_and_names_no_place(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
@@ -143,14 +143,15 @@ def test_a_lock_is_exact_and_names_no_place(lock: str) -> None:
 
 
 def test_the_larger_locks_hold_the_smaller() -> None:
-    core, dev, torch = (
+    core, dev, docs, torch = (
         {
             line.split("#")[0].strip()
             for line in (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8").splitlines()
         }
-        for lock in ("core", "dev", "torch")
+        for lock in ("core", "dev", "docs", "torch")
     )
     assert core < dev < torch
+    assert core < docs < torch
 
 
 @pytest.mark.processes
