@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from every_file import for_every
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +132,15 @@ def test_setup_lists_every_package() -> None:
     on_disk = {name if name == "bert_jax" else f"bert_jax.{name}" for name in on_disk}
     assert set(listed) == on_disk
     assert listed == sorted(listed)
+
+
+def test_every_supported_python_has_its_run_of_ci() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    job = workflow["jobs"]["run"]
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    setup = (ROOT / "setup.py").read_text("utf-8")
+    supported = re.findall(r'"Programming Language :: Python :: (.*)"', setup)
+    assert job["strategy"]["matrix"]["python"] == supported
 
 
 @pytest.mark.parametrize("lock", ["core", "dev", "docs", "torch", "peer", "tensorflow"])

@@ -265,7 +265,7 @@ def test_every_page_is_in_the_index() -> None:
     assert linked == {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"], ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if target.startswith("https://"):
