@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
         print(_help(name, command, define(command, own)[0]))
         return DONE
     values, arguments = parse(name, command, rest)
-    check_outputs(values)
+    check_outputs(values, offline=command.checks_buckets)
     code = command.run(values, arguments) or DONE
     if not command.is_run:
         _check_output()

@@ -62,9 +62,8 @@ def build_store(
             or another store or anything else is at `out`.
         Exception: whatever iterating raises, with a note; no store is written.
     """
-    out = Path(out)
     check_language(language)
-    build.check_out(out)
+    out = build.check_out(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     with _written(documents, out, name, language, field) as source:

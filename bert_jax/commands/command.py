@@ -23,6 +23,8 @@ class Command:
     takes_ablation: bool = False  # its --config is an ablation
     starts: bool = False  # its positional arguments are the command line of another command
     is_run: bool = False  # its output is a log: it succeeds even if that cannot be written
+    # It checks its outputs in buckets itself, after all that needs no network.
+    checks_buckets: bool = False
 
 
 def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:

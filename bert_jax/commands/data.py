@@ -262,6 +262,7 @@ COMMANDS = {
         _define_build,
         _run_build,
         arguments=" [-- --runner=DataflowRunner ...]",
+        checks_buckets=True,
     ),
     "data verify": Command(
         "check every byte and every id of a token store",

@@ -82,17 +82,14 @@ def check_outputs(
     outputs = [(path, _outputs[flag]) for flag in named for path in _given(flag)]
     if not outputs:
         return
-    from bert_jax.data_pipeline.storage.outputs import check_apart, check_inputs, check_output
+    from bert_jax.data_pipeline.storage.outputs import check_apart, check_output
     from bert_jax.data_pipeline.storage.remote import is_remote
 
     inputs = [*inputs_of(values), *inputs]
     overwrite = _OVERWRITE in values and bool(values[_OVERWRITE].value)
-    for path, kind in outputs:
-        if offline and is_remote(path):
-            check_inputs(path, kind(values), inputs)
-        else:
-            check_output(path, kind(values), inputs=inputs, overwrite=overwrite)
     check_apart(path for path, _ in outputs)
+    for path, kind in sorted(outputs, key=lambda output: is_remote(output[0])):  # local ones first
+        check_output(path, kind(values), inputs=inputs, overwrite=overwrite, offline=offline)
 
 
 def inputs_of(values: flags.FlagValues) -> Iterator[str]:

@@ -87,9 +87,9 @@ def build_store(
         UserError: bad sources or files, another store or a running build at `out`, missing shards,
             shards of other settings, or a full disk (finished shards are kept).
     """
-    out, started = Path(out), time.monotonic()
+    started = time.monotonic()
     check_sources(sources, held_out_share)
-    check_out(out, sources, work)
+    out = check_out(out, sources)
     shared = ShardFolders(out, work).shared
     pipeline = check_pipeline(beam, sources, shared) if beam is not None else None
     inputs = _inputs(sources, tokenizer, out, work, held_out_share, dedup, progress, strict)
@@ -136,9 +136,8 @@ def build_shards(
     Raises:
         UserError: as in `build_store`.
     """
-    out = Path(out)
     check_sources(sources)
-    check_out(out, sources, work)
+    out = check_out(out, sources)
     inputs = _inputs(sources, tokenizer, out, work, None, dedup, progress, strict)
     folders, plan = inputs.folders, inputs.plan
     with _writing(out):
@@ -183,6 +182,7 @@ def _inputs(
     strict: bool,
 ) -> _Inputs:
     found = find_all(sources, progress, strict)
+    _check_work(work, sources)  # a bucket, after what needs no network
     folders = ShardFolders(out, work)
     digests = FileDigests(folders.main)
     plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
@@ -341,15 +341,22 @@ STORE: Final = OutputKind(
 )
 
 
-def check_out(out: Path, sources: Sequence[SourceSpec] = (), work: Sequence[str] = ()) -> None:
-    """Raises UserError if a store may not be written at `out`, or its shards in `work`, see
-    `check_output`."""
-    inputs = [path for spec in sources for path in named(spec.path)]
-    check_output(out, STORE, inputs=inputs)
-    for folder in work:
-        check_output(folder, WORK, inputs=inputs)
+def check_out(out: Path | str, sources: Sequence[SourceSpec] = ()) -> Path:
+    """Returns the path of a store; UserError if it may not be written there, see `check_output`."""
+    check_output(out, STORE, inputs=_paths(sources))
+    out = Path(out)
     if not working_folder.is_free(out) and not _is_store(epath.Path(out)):  # a link to a free one
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
+    return out
+
+
+def _check_work(work: Sequence[str], sources: Sequence[SourceSpec]) -> None:
+    for folder in work:
+        check_output(folder, WORK, inputs=_paths(sources))
+
+
+def _paths(sources: Sequence[SourceSpec]) -> list[Path]:
+    return [path for spec in sources for path in named(spec.path)]
 
 
 def _reuse(out: Path, inputs: _Inputs, progress: bool, strict: bool) -> TokenStore:

@@ -50,12 +50,14 @@ def check_output(
     *,
     inputs: Iterable[epath.PathLike] = (),
     overwrite: bool = False,
+    offline: bool = False,
 ) -> None:
     """Raises UserError for a path that may not be written; changes nothing.
 
     Args:
         inputs: files and folders that the same command reads, of which some may not exist.
         overwrite: replace a file of a format without a mark, whatever it is.
+        offline: read nothing in a bucket.
     """
     text = os.fspath(path)
     if is_remote(text) and not kind.in_buckets:
@@ -65,6 +67,8 @@ def check_output(
         if not is_remote(text):
             _check_place(text, place, kind)
         check_inputs(text, kind, inputs)
+        if offline and is_remote(text):
+            return
         if _is_free(place, kind.is_folder):
             return
     if kind.is_ours is None:

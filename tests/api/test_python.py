@@ -149,6 +149,8 @@ def test_what_is_at_the_folder_is_noticed_before_the_documents_are_read(tmp_path
     documents = iter(TEXTS)
     with pytest.raises(bert_jax.UserError, match="exists and is not a token store"):
         build(documents, tmp_path / "store")
+    with pytest.raises(bert_jax.UserError, match="gs://bucket/store: write to a local path"):
+        build(documents, "gs://bucket/store")
     assert next(documents) == TEXTS[0]
 
 

@@ -16,6 +16,7 @@ from bert_jax import cli, errors
 from bert_jax.commands import paths
 from bert_jax.data_pipeline.errors import StorageError, UserError
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, write_output
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 MINE = b"mine, and of nobody else"
 
@@ -228,8 +229,9 @@ def test_an_object_of_others_in_a_bucket_is_kept(server: Emulator, capsys) -> No
 
 def test_a_working_folder_of_others_in_a_bucket_is_kept(server: Emulator, tmp_path, capsys) -> None:
     (tmp_path / "a.txt").write_text("A line.\n")
+    Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"]).save(tmp_path / "tokenizer.json")
     words = ["data", "build", f"--source=lines:{tmp_path}/a.txt,lines=1", "--work=gs://bucket/w"]
-    words += ["--tokenizer=nowhere", f"--out={tmp_path}/store", "--shard=1/1"]
+    words += [f"--tokenizer={tmp_path}/tokenizer.json", f"--out={tmp_path}/store", "--shard=1/1"]
     for name, data in (("settings.json", b'{"theirs": 1}'), ("thesis.txt", MINE)):
         server.write("bucket", f"w/{name}", data)
         assert cli.main(words) == errors.FAILED
