@@ -489,6 +489,8 @@ def check_metrics(path: Path) -> None:
     assert of_hosts <= set(re.findall(r"`(hosts/\w+)`", page))
     written -= of_hosts
     written = {re.sub(r"^(\w+)/\w+/", r"\1/SOURCE/", key) for key in written}
+    of_means = re.compile(r"^\w+/(?=count$|loss_margin$|accuracy_margin$)")
+    written = {of_means.sub("OBJECTIVE/", key) for key in written}
     table = page.partition("| scalar |")[2].partition("\n\n")[0]
     described = set(
         re.findall(r"`([\w/]+)`", "".join(re.findall(r"^\|.*?\|", table, re.MULTILINE)))
