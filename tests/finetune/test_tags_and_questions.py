@@ -99,7 +99,7 @@ def test_answers_are_learned_predicted_and_exported(folder: Path, tmp_path: Path
         assert text == ("" if odds[name] > 0 else spoken)
         assert sum(one["probability"] for one in best[name]) == pytest.approx(1)
     words = [f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={files['out']}"]
-    assert predict(*words, "--null_threshold=1e9") == 0
+    assert predict(*words, "--null_threshold=1e9", "--overwrite") == 0
     assert all(json.loads(files["out"].read_text()).values())
     bert_jax.export(tmp_path / "run", tmp_path / "exported")
     values = json.loads((tmp_path / "exported/config.json").read_text())
