@@ -4,8 +4,9 @@ Each is a thread, and only one thread runs at a time: a program waits before eve
 until the test lets it take a step. A killed one makes no request any more.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class KilledError(BaseException):
@@ -71,3 +72,13 @@ _CURRENT = threading.local()
 def current() -> Program | None:
     """The program in whose thread this is called, None outside of any."""
     return getattr(_CURRENT, "program", None)
+
+
+@contextlib.contextmanager
+def unstepped() -> Iterator[None]:
+    """What a test looks up in the thread of a program is no request of that program."""
+    program, _CURRENT.program = current(), None
+    try:
+        yield
+    finally:
+        _CURRENT.program = program

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Protocol
 
-from stepped import Program, current
+from stepped import Program, current, unstepped
 
 from bert_jax.launch.agent.coordinator import Coordinator
 from bert_jax.launch.bucket import BucketError
@@ -70,14 +70,16 @@ class Cloud:
         if self.world.is_full:
             raise ApiError(NO_CAPACITY, "RESOURCE_EXHAUSTED", transient_code("RESOURCE_EXHAUSTED"))
         if number not in self.world.machines:
-            self.world.check_create(number, self.of)
+            with unstepped():
+                self.world.check_create(number, self.of)
             self.world.machines[number] = Machines(number, STARTING[0], self.of)
         answered()
 
     def delete(self, number: int) -> None:
         arrives("delete")
         if number in self.world.machines:
-            self.world.check_delete(self.world.machines[number])
+            with unstepped():
+                self.world.check_delete(self.world.machines[number])
             self.world.machines[number].state = "DELETING"
         answered()
 
