@@ -82,9 +82,9 @@ def test_gcloud_takes_every_rendered_line(
 def test_gcloud_refuses_a_flag_that_it_does_not_have(cloud: TpuCloud, tmp_path: Path) -> None:
     """So the test above can fail."""
     rendering = TPU_CASES["tpu_v2-8"][0].render(TPU_CASES["tpu_v2-8"][1])
-    rendering.write(tmp_path)
+    rendering.write(tmp_path / "files")
     words = [*rendering.commands[-1], "--spott"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path / "files", capture_output=True, text=True)
     assert done.returncode == 2
     assert cloud.requests == []
 
@@ -110,11 +110,11 @@ def test_queued_resources_are_requested_listed_and_deleted(
     folder = gcloud_transcripts.gcloud(tmp_path / "bin", recorded=program == "recorded")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     of = job("v4-16")
-    api = Tpu(zone="us-central2-b")._api(of, run=1)
+    api = Tpu(zone="us-central2-b")._api(of, (1, "a1"))
     assert api.list() == []
     api.create(3)
     api.create(3)  # a launcher that did not learn of the first
-    assert api.list() == [Resource(3, "ACCEPTED")]
+    assert api.list() == [Resource(3, "ACCEPTED", submission="a1")]
     other = QueuedResources("b1", "gs://bucket/other/launch/b1", ("--zone=us-central2-b",))
     with pytest.raises(Exception, match="b1-3 is not of this job and workdir"):
         other.list()
