@@ -16,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+import fork_server
 import pytest
 from corpus import small_config, small_store
 from exported import random_params
@@ -124,11 +125,11 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 @pytest.mark.processes
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    heavy = ["bert_jax.api.model", "bert_jax.convert.publish.export", "bert_jax.training.evaluate",
-             "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
-             "bert_jax.training.loop", "bert_jax.data_pipeline.build.build",
-             "test_fuzz"]  # fmt: skip
-    multiprocessing.get_context("forkserver").set_forkserver_preload(heavy)
+    fork_server.preload(
+        "bert_jax.api.model", "bert_jax.convert.publish.export", "bert_jax.training.evaluate",
+        "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
+        "bert_jax.training.loop", "bert_jax.data_pipeline.build.build", "test_fuzz",
+    )  # fmt: skip
     counts: collections.Counter = collections.Counter()
     failures = []
     count = int(os.environ.get("BERT_JAX_FUZZ", "1000"))

@@ -14,6 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import fork_server
 import pytest
 from damage import damage
 from file_kinds import KINDS
@@ -87,7 +88,7 @@ def problems(kind: str, count: int, folder: Path) -> str:
 
 @pytest.fixture(autouse=True, scope="module")
 def _preloaded() -> None:
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["file_kinds"])
+    fork_server.preload("file_kinds")
 
 
 def check(kind: str, count: int, folder: Path) -> None:
