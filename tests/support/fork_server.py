@@ -9,10 +9,10 @@ import pytest
 
 
 def preload(*modules: str) -> None:
-    """Starts the server that forks them; it imports the modules, of which this process's path knows.
+    """Starts the server that forks them, and has it import the modules.
 
-    Python 3.11 does not give it that path, and a module that it does not find it leaves out without
-    a word. If the server runs already, nothing changes.
+    Python 3.11 does not give it our path, and what it does not find it leaves out without a word.
+    If the server runs already, nothing changes.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
     with pytest.MonkeyPatch.context() as patch:
