@@ -1,5 +1,6 @@
 """What every test shares: eight CPU devices, reproducible property tests, the real text."""
 
+import gc
 import os
 import subprocess
 import tarfile
@@ -42,6 +43,7 @@ jax.config.update("jax_platforms", PLATFORM)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+gc.disable()  # until all tests are collected, which makes no garbage
 configure_logging()  # as the command line does
 
 # Compiled loops make the first example of a property slow, so no deadline; the same examples in
@@ -95,6 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """pytest-xdist 3.8 marks groups in the ids of tests, and pytest 9.2 ignores that silently."""
+    # Else the collector of cycles walks through all modules and tests, again and again.
+    gc.freeze()
+    gc.enable()
     grouped = all("@" in item.nodeid for item in session.items)
     if session.config.getoption("loadgroup", False) and not grouped:
         raise pytest.UsageError("this pytest-xdist cannot group tests with this pytest")
