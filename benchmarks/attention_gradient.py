@@ -77,9 +77,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def build(path: Path) -> Path:
-    from bert_jax.data_pipeline.build.build import build_store
-    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.store_build.build import build_store
+    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 
     source = parse_source("python")
     tokenizer = train_tokenizer([source], VOCABULARY, lowercase=True)

@@ -31,16 +31,16 @@ import plan
 import tokenizers
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.build import build, shard, vocabulary
-from bert_jax.data_pipeline.build.duplicates import Dedup
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store_build import build, shard, vocabulary
+from bert_jax.data_pipeline.store_build.duplicates import Dedup
 from bert_jax.data_pipeline.tokenizer import word_table
 from bert_jax.data_pipeline.tokenizer.tokenizer import Encoded, Tokenizer
+from bert_jax.errors import UserError
 
 T = TypeVar("T")
 ROUNDS = 7

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Document, SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text.sentences import split
+from bert_jax.errors import UserError
 
 ROUNDS = 5
 LONGER = 10

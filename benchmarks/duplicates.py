@@ -16,14 +16,14 @@ from unittest import mock
 
 import numpy as np
 
-from bert_jax.data_pipeline.build import build, merge
-from bert_jax.data_pipeline.build.documents import Documents
-from bert_jax.data_pipeline.build.duplicates import NO_DUPLICATE, Dedup, find_duplicates
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.build.shard_files import Unit
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read_range
+from bert_jax.data_pipeline.store_build import build, merge
+from bert_jax.data_pipeline.store_build.documents import Documents
+from bert_jax.data_pipeline.store_build.duplicates import NO_DUPLICATE, Dedup, find_duplicates
+from bert_jax.data_pipeline.store_build.shard import cleaned
+from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 SHINGLE = 5  # words
 NAME = 60  # characters of a document's name

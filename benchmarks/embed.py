@@ -65,10 +65,10 @@ def prepare(texts: list[str], folder: Path) -> None:
     import jax
 
     from bert_jax.config.schema import ComputeConfig, ModelConfig
-    from bert_jax.convert.publish.export import export
-    from bert_jax.convert.publish.model_card import Card
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.objectives.pretraining_model import init_params
+    from bert_jax.publish.export import export
+    from bert_jax.publish.model_card import Card
 
     tokenizer = Tokenizer.train(texts, VOCABULARY)
     config = ModelConfig(

@@ -215,7 +215,7 @@ def run_command(words: Sequence[str], log: Path) -> None:
 
 def read_predictions(task: Task, path: Path) -> np.ndarray:
     """Returns the predicted classes, or the scores."""
-    from bert_jax.finetune import glue
+    from bert_jax.finetune.tasks import glue
 
     words = [line.partition("\t")[2] for line in path.read_text().splitlines()[1:]]
     if task.name not in glue.TASKS:
@@ -226,7 +226,7 @@ def read_predictions(task: Task, path: Path) -> np.ndarray:
 
 def read_labels(task: Task) -> np.ndarray:
     from bert_jax.config.task_settings import TaskConfig
-    from bert_jax.finetune.registry import kind_of
+    from bert_jax.finetune.tasks.registry import kind_of
 
     values = dict(word.removeprefix("--config.task.").split("=", 1) for word in task.train)
     config = TaskConfig(**values)
@@ -238,7 +238,7 @@ def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -
     """Returns the mean paired difference of the metric with its interval; a correlation that is not
     defined counts as 0."""
     from bert_jax.ablation.intervals import draw_weights, of_resamples, student_t
-    from bert_jax.finetune.metrics import METRICS
+    from bert_jax.finetune.tasks.metrics import METRICS
 
     metric, count = METRICS[ours[0].metric], len(labels)
     pairs = list(zip(ours, others, strict=False))

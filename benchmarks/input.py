@@ -166,7 +166,7 @@ def need(tokens: float, rates: Rates) -> str:
 
 
 def print_needs(measured: dict[int, Rates]) -> None:
-    from bert_jax.launch.hardware.accelerators import peak_flops
+    from bert_jax.hardware.accelerators import peak_flops
 
     print(f"\n{'at the peak FLOP/s of its chips':<44}{HEAD}{'of its vCPUs':>14}")
     shares = []

@@ -22,11 +22,11 @@ def write(start: str, config: Any, store: Any, folder: Path) -> None:
     """Writes a model with these initial values of `config` into a folder."""
     import jax
 
-    from bert_jax.convert.publish.export import export
-    from bert_jax.convert.publish.model_card import Card
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.objectives.pretraining_model import init_params
     from bert_jax.objectives.registry import chosen
+    from bert_jax.publish.export import export
+    from bert_jax.publish.model_card import Card
 
     objectives = chosen(config.data)
     params = init_params(config.model, config.compute, objectives, jax.random.key(config.seed))

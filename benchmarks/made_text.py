@@ -8,9 +8,9 @@ DOCUMENTS = 500
 
 def generate_store(folder: Path, documents: int = DOCUMENTS) -> Path:
     """Builds the store in the folder from random words, with realistic sentence lengths."""
-    from bert_jax.data_pipeline.build.build import build_store
-    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.store_build.build import build_store
+    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 
     draw = random.Random(0)
     words = ["".join(draw.choices("aeioubdklmnrst", k=draw.randint(2, 9))) for _ in range(3000)]

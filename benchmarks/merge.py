@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data_pipeline.build.merge import merge
-from bert_jax.data_pipeline.build.shard_files import SUMMARY, Unit
-from bert_jax.data_pipeline.build.signatures import PLACES
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
+from bert_jax.data_pipeline.store_build.merge import merge
+from bert_jax.data_pipeline.store_build.shard_files import SUMMARY, Unit
+from bert_jax.data_pipeline.store_build.signatures import PLACES
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 SHARD_TOKENS = 4_000_000  # of about 16 MB of text

@@ -37,10 +37,10 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    from bert_jax.data_pipeline.build.build import build_store
-    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.data_pipeline.store_build.build import build_store
+    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
     from bert_jax.runtime.cpu import use_cpu_devices
 
     use_cpu_devices(DEVICES)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data_pipeline.build import build, vocabulary
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, Pairing
 from bert_jax.data_pipeline.plan.cache import Plans
@@ -28,6 +27,7 @@ from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store_build import build, vocabulary
 
 # Maximum tokens and prediction slots per example; tokens and examples per row.
 SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))

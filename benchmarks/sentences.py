@@ -22,10 +22,10 @@ from pathlib import Path
 
 import sentencex
 
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text import sentences
+from bert_jax.errors import UserError
 
 LONG = 100  # words
 _SPAN = re.compile(

@@ -24,7 +24,7 @@ from typing import Any
 
 from bert_jax.config.files import shipped
 from bert_jax.errors import UserError, nearest
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 
 ROOT = Path(__file__).resolve().parent.parent
 # Sixteen chips each. Names count cores, except v5e and v6e names, which count chips.

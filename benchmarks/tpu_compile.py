@@ -241,7 +241,7 @@ def compiled(job: Job) -> dict[str, Any]:
     """Compiles one program and returns its figures."""
     from bert_jax.aot import topology
     from bert_jax.aot.cost import analysis
-    from bert_jax.launch.hardware import slices
+    from bert_jax.hardware import slices
     from bert_jax.parallel.mesh import make_mesh
 
     row = Row(**job["row"])

@@ -97,10 +97,10 @@ def config_of(model: str) -> Any:
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     """Writes the batches and the initial parameters of all contenders; returns the batches."""
-    from bert_jax.data_pipeline.build.build import build_store
-    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.data_pipeline.store_build.build import build_store
+    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
     from bert_jax.training.batches import phase_batches
 
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bert_jax.config.schema import Config
     from bert_jax.data_pipeline.store.store import TokenStore, open_store
     from bert_jax.errors import NumbersError, StoppedError, StorageError, UserError
-    from bert_jax.finetune.qa import Answer, Answers
+    from bert_jax.finetune.tasks.qa import Answer, Answers
 
 _MODULES = {
     "batches": "api.data",
@@ -37,8 +37,8 @@ _MODULES = {
     "load": "api.model",
     "export": "api.run",
     "pretrain": "api.run",
-    "Answer": "finetune.qa",
-    "Answers": "finetune.qa",
+    "Answer": "finetune.tasks.qa",
+    "Answers": "finetune.tasks.qa",
     "Config": "config.schema",
     "TokenStore": "data_pipeline.store.store",
     "open_store": "data_pipeline.store.store",

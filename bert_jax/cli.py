@@ -26,16 +26,8 @@ from bert_jax.commands import (
 )
 from bert_jax.commands.command import Command, define, help_of, parse
 from bert_jax.commands.paths import check_outputs
-from bert_jax.errors import (
-    DONE,
-    USAGE,
-    StoppedError,
-    UsageError,
-    UserError,
-    code_of,
-    line_of,
-    nearest,
-)
+from bert_jax.errors import StoppedError, UsageError, UserError, code_of, line_of, nearest
+from bert_jax.exit_codes import DONE, USAGE
 from bert_jax.runtime import versions
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
 from bert_jax.runtime.streams import TolerantStream, tolerant_streams

@@ -12,21 +12,17 @@ from bert_jax.api.model import load as load_model
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.convert.publish.export import run_export
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
 from bert_jax.data_pipeline.sources.finding import named
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
-from bert_jax.data_pipeline.storage.remote import put, storage_errors
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
 from bert_jax.errors import UserError, count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import records as metrics
+from bert_jax.publish.export import run_export
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
     HiddenWord,
@@ -42,6 +38,10 @@ from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.program import program
+from bert_jax.storage import json_record
+from bert_jax.storage.digest import json_digest
+from bert_jax.storage.outputs import OutputKind, check_output
+from bert_jax.storage.remote import put, storage_errors
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir

@@ -17,9 +17,9 @@ as in google-research/bert, which restores only parameters. For a schedule with 
 published see `large_lamb_64k_nvidia`.
 
 Differences from the paper: activations between layers are bfloat16 (the paper's dtype is not
-known). LAMB is the variant of most implementations (`bert_jax/training/lamb.py`), which may differ
-from the paper's. As in `base`, pairs and masks are new in every epoch, random second sentences come
-from the same source, and losses are means over the global batch.
+known). LAMB is the variant of most implementations (`bert_jax/optimizers/lamb.py`), which may
+differ from the paper's. As in `base`, pairs and masks are new in every epoch, random second
+sentences come from the same source, and losses are means over the global batch.
 
 micro_batches: 16 rows of 128 tokens or 2 of 512 at a time on each of 128 devices with 16 GB
 (v5e-128), twice that on 64 with 32 GB (v4-128). Estimated from XLA's memory analysis on a CPU, not

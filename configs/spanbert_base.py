@@ -16,7 +16,7 @@ with loss scaling, hence its clamp on attention scores). Losses are divided by t
 global batch (release: of each GPU). A batch is 256 rows of any length (release: up to 4096 tokens
 per GPU, in rows of similar length). Initial weights are truncated at two standard deviations. Bugs
 not reproduced: lost blocks (`pairing/blocks.py`) and two learning rates of the schedule
-(`bert_jax/training/schedule.py`).
+(`bert_jax/optimizers/schedule.py`).
 
 The README's command is for the large model; the authors' scripts for the base model (`all_slurm/`)
 use learning rate 2.5e-4. From reading the code, not running it: that command divides the gradient

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.errors import UserError, nearest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,10 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.digest import sha256
-from bert_jax.data_pipeline.storage.regular_file import read_regular
-from bert_jax.launch.submission import bundle_name
+from bert_jax.errors import UserError
+from bert_jax.launch.tpu.submission import bundle_name
+from bert_jax.storage.digest import sha256
+from bert_jax.storage.regular_file import read_regular
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
 # What a run depends on; changes elsewhere in a checkout (docs, tests) are no reason to refuse it.

@@ -14,18 +14,18 @@ from typing import Any, ClassVar, Final, Protocol
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
-from bert_jax.data_pipeline.storage.regular_file import open_regular
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.errors import UserError
+from bert_jax.hardware import slices
+from bert_jax.hardware.slices import Slice
 from bert_jax.launch.bundle import Bundle
-from bert_jax.launch.hardware import slices
-from bert_jax.launch.hardware.slices import Slice
 from bert_jax.launch.preflight import Check
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.secret_names import looks_secret
+from bert_jax.storage import atomic
+from bert_jax.storage.digest import json_digest
+from bert_jax.storage.outputs import OutputKind, check_output
+from bert_jax.storage.regular_file import open_regular
+from bert_jax.storage.remote import is_remote
 
 # A DNS label that begins with a letter: the name is also that of resources, pods and hosts. The
 # longest name made of it, a pod's "NAME-slice-255-1535-x1y2z", has at most 63 characters.

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, storage_errors
 from bert_jax.data_pipeline.store.manifest import read_manifest
+from bert_jax.errors import UserError
 from bert_jax.launch import bundle
+from bert_jax.storage.remote import is_remote, open_path, put, storage_errors
 
 
 class CheckFailedError(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.launch.output import say
 
 _Answer = TypeVar("_Answer")

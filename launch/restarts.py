@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.exit_codes import LOST, STOPPED
 
 UNLIMITED = -1  # as --max_preemptions and --max_failures
 _MAX_PAUSE = 30.0  # seconds between a failure and the next start

@@ -28,9 +28,9 @@ import numba
 import pytest
 from hypothesis import settings
 
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.runtime import compile_cache
 from bert_jax.runtime.log import configure_logging
+from bert_jax.storage.cache_dir import cache_dir
 
 # Test files that take longest, in this order.
 LONGEST = ("test_train", "test_masking_modes", "test_checkpoint", "test_parity", "test_step")
@@ -220,8 +220,8 @@ def exported(tokenizer, tmp_path):
     from exported import random_params
     from small import model_config
 
-    from bert_jax.convert.publish.export import export
-    from bert_jax.convert.publish.model_card import Card
+    from bert_jax.publish.export import export
+    from bert_jax.publish.model_card import Card
 
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
     params = random_params(config)

@@ -32,7 +32,7 @@ from processes import Job, assert_same_bits, deep_config
 from runs import complete_steps, list_quarantined
 
 from bert_jax.config.schema import Config
-from bert_jax.errors import DONE, LOST, STOPPED
+from bert_jax.exit_codes import DONE, LOST, STOPPED
 from bert_jax.metrics import records
 from bert_jax.workdir.layout import Workdir
 

@@ -24,13 +24,13 @@ from bert_jax.ablation.spec import Ablation
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.digest import sha256
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
-from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
-from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.digest import sha256
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.outputs import OutputKind, check_output
+from bert_jax.storage.reader_errors import VALUE_ERRORS
+from bert_jax.storage.remote import open_path, put, storage_errors
 
 Record = Mapping[str, Any]
 _NAME: Final = "ablation.json"

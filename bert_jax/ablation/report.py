@@ -22,9 +22,9 @@ from bert_jax.ablation.page import differences, page_of, title
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.stores import Stores
-from bert_jax.data_pipeline.storage.remote import open_path, put
 from bert_jax.metrics.records import strict
 from bert_jax.runtime.console import clock, console
+from bert_jax.storage.remote import open_path, put
 from bert_jax.workdir import description
 
 _HEADER: Final = (

@@ -25,9 +25,9 @@ from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.state import RunState
 from bert_jax.ablation.statistics import Difference, Verdict
 from bert_jax.ablation.tasks import is_task
-from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir.layout import Workdir

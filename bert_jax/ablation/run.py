@@ -16,13 +16,13 @@ from pathlib import Path
 
 from bert_jax.ablation import spec, state, tasks
 from bert_jax.ablation.spec import Ablation, Run
-from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
-from bert_jax.errors import DONE, NUMBERS, STOPPED, StoppedError, count
-from bert_jax.launch.exit_codes import describe
+from bert_jax.errors import StoppedError, count
+from bert_jax.exit_codes import DONE, NUMBERS, STOPPED, describe
 from bert_jax.launch.process import Process
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.log import logger
+from bert_jax.storage.locks import FileLock, LockedError
+from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir

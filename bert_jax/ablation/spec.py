@@ -17,9 +17,9 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.data_pipeline.plan.cache import plan_digest
-from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.digest import json_digest
+from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import plan_spec
 from bert_jax.training.held_out_form import OWN, HeldOutForm
 

@@ -7,8 +7,8 @@ from typing import Any
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import folder
-from bert_jax.data_pipeline.storage import json_record
 from bert_jax.metrics import goodput, records
+from bert_jax.storage import json_record
 from bert_jax.workdir.layout import Workdir
 
 

@@ -18,9 +18,9 @@ from etils import epath
 from bert_jax.ablation import tasks
 from bert_jax.ablation.spec import Run, folder
 from bert_jax.checkpoint import catalog
-from bert_jax.data_pipeline.storage.remote import open_path
-from bert_jax.errors import NUMBERS
+from bert_jax.exit_codes import NUMBERS
 from bert_jax.metrics import records
+from bert_jax.storage.remote import open_path
 from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir.layout import Workdir

@@ -11,10 +11,10 @@ from typing import Any, Final
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.data_pipeline.storage.remote import from_any_folder, is_remote
 from bert_jax.errors import UserError, nearest
-from bert_jax.finetune.registry import kind_of
 from bert_jax.finetune.task_data import check_task, digest_of
+from bert_jax.finetune.tasks.registry import kind_of
+from bert_jax.storage.remote import from_any_folder, is_remote
 
 PREFIX: Final = "task/"  # of such a measure
 _BASE: Final = "glue"

@@ -17,7 +17,7 @@ from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 from bert_jax.metrics.flops import step_flops
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh

@@ -4,11 +4,11 @@ from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.hlo.sources import code
 from bert_jax.aot.report import PhaseReport, Report
-from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
 from bert_jax.reporting.run_facts import model_facts, now
 from bert_jax.runtime.versions import version
+from bert_jax.storage.host_name import host_name
 
 _TOP = 20  # source lines and operations listed
 

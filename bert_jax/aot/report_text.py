@@ -6,7 +6,7 @@ from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.errors import count
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 from bert_jax.runtime.console import table
 
 _TOP_LINES = 12  # source lines listed

@@ -19,7 +19,7 @@ from bert_jax.aot.report import PhaseReport, phase_report
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 

@@ -6,7 +6,7 @@ from typing import Any
 from bert_jax.aot import topology
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.sweep import Sweep, Trial, flags
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 from bert_jax.runtime.console import clock, table
 
 _UNCHANGED = "(unchanged)"

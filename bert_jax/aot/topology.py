@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 
 if TYPE_CHECKING:
     import jax

@@ -10,14 +10,14 @@ from typing import Any, Literal
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.data_pipeline.build import build, vocabulary
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write
-from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store_build import build, vocabulary
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.storage.outputs import check_output
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.inputs import inputs_of_config
 

@@ -20,15 +20,15 @@ from bert_jax.api.model import Model, Tokens, load
 from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable
 from bert_jax.config.task_settings import Join
 from bert_jax.convert.sentence_encoder import SentenceEncoder
-from bert_jax.data_pipeline.errors import UserError, count
-from bert_jax.data_pipeline.storage import atomic, json_record
-from bert_jax.data_pipeline.storage.digest import sha256
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
-from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
-from bert_jax.data_pipeline.storage.versions import hashed
-from bert_jax.finetune.rows import numbered_lines, wrong_row
+from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.rows import numbered_lines, wrong_row
 from bert_jax.model.layer_states import parse_layers
 from bert_jax.runtime.log import logger
+from bert_jax.storage import atomic, json_record
+from bert_jax.storage.digest import sha256
+from bert_jax.storage.outputs import OutputKind, check_output, target_of
+from bert_jax.storage.remote import is_special, storage_errors
+from bert_jax.storage.versions import hashed
 from bert_jax.workdir.inputs import inputs_of_model
 
 # Limits of a block: lines, and characters, which limit the memory for token vectors.

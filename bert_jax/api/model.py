@@ -21,13 +21,13 @@ from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.finetune.encoding import encode
-from bert_jax.finetune.examples import Kind, Question, Words
+from bert_jax.errors import UserError
 from bert_jax.finetune.predictor import Predictor
-from bert_jax.finetune.qa import Answers
-from bert_jax.finetune.text_task import probabilities
+from bert_jax.finetune.tasks.encoding import encode
+from bert_jax.finetune.tasks.examples import Kind, Question, Words
+from bert_jax.finetune.tasks.qa import Answers
+from bert_jax.finetune.tasks.text_task import probabilities
 from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare

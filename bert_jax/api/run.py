@@ -5,9 +5,9 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.config.schema import Config
-from bert_jax.convert.publish.export import run_export
-from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.errors import UserError
+from bert_jax.publish.export import run_export
+from bert_jax.publish.weight_writer import WeightFormat
 from bert_jax.runtime import duration
 from bert_jax.training import loop
 from bert_jax.training.profiling import Steps

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError, count
-from bert_jax.data_pipeline.storage.outputs import OutputKind
+from bert_jax.errors import UserError, count
+from bert_jax.storage.outputs import OutputKind
 
 VECTORS: Final = OutputKind("file of vectors", None, in_buckets=False)
 

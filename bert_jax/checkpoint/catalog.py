@@ -21,10 +21,12 @@ from typing import Any, TypeVar
 from etils import epath
 
 from bert_jax.config.schema import CheckpointConfig
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.remote import (
+from bert_jax.errors import StorageError
+from bert_jax.runtime.log import logger
+from bert_jax.storage import json_record
+from bert_jax.storage.digest import json_digest
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.remote import (
     STORAGE_RETRIES,
     is_remote,
     is_retryable,
@@ -33,9 +35,7 @@ from bert_jax.data_pipeline.storage.remote import (
     is_unreachable,
     reason,
 )
-from bert_jax.data_pipeline.storage.retry import retry
-from bert_jax.errors import StorageError
-from bert_jax.runtime.log import logger
+from bert_jax.storage.retry import retry
 
 # Format of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3

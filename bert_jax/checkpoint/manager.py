@@ -40,11 +40,11 @@ from bert_jax.checkpoint.catalog import (
 from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
-from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import learned_by
 from bert_jax.runtime.log import logger
+from bert_jax.storage.retry import RetryPolicy, retry
 from bert_jax.workdir import description, identity
 from bert_jax.workdir.layout import Workdir
 

@@ -25,8 +25,8 @@ from etils import epath
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from bert_jax.checkpoint.catalog import MARKER
-from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.remote import is_remote, put
+from bert_jax.storage import atomic
+from bert_jax.storage.remote import is_remote, put
 
 # Suffixes after the step: Orbax's while writing, ours while removing, and ours in buckets.
 _WRITTEN, _REMOVED, _UNFINISHED = ".orbax-checkpoint-tmp", ".removed", ".unfinished"

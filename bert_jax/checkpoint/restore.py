@@ -28,9 +28,9 @@ from bert_jax.checkpoint.catalog import (
     retry_read,
 )
 from bert_jax.checkpoint.fingerprint import described, named
-from bert_jax.data_pipeline.storage.remote import is_remote, move_folder, put
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.log import logger
+from bert_jax.storage.remote import is_remote, move_folder, put
 from bert_jax.workdir.layout import Workdir
 
 # (name, text) -> the texts of all processes, by process id; waits for all of them.

@@ -100,7 +100,7 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _absolute(workdir: str) -> str:
-    from bert_jax.data_pipeline.storage.remote import absolute
+    from bert_jax.storage.remote import absolute
 
     return str(absolute(workdir))
 

@@ -10,11 +10,12 @@ from absl import flags
 from bert_jax.commands.command import Command, need
 from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_output
-from bert_jax.errors import FAILED, UsageError, UserError
+from bert_jax.errors import UsageError, UserError
+from bert_jax.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config, ModelConfig
-    from bert_jax.launch.hardware.slices import Slice
+    from bert_jax.hardware.slices import Slice
 
 
 def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -135,7 +136,7 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
 
 def _slice(values: flags.FlagValues) -> "Slice":
     from bert_jax.config.files import path_of, slice_of
-    from bert_jax.launch.hardware import slices
+    from bert_jax.hardware import slices
 
     name = values.topology or slice_of(path_of(values))
     if not name:

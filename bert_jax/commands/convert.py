@@ -7,7 +7,8 @@ from absl import flags
 from bert_jax.commands.command import Command, need
 from bert_jax.commands.kinds import export, exports
 from bert_jax.commands.paths import define_input, define_output, model_paths
-from bert_jax.errors import FAILED, UsageError
+from bert_jax.errors import UsageError
+from bert_jax.exit_codes import FAILED
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -31,8 +32,8 @@ def _define_optimizer_state(values: flags.FlagValues) -> None:
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
-    from bert_jax.convert.publish.export import run_export
-    from bert_jax.convert.publish.weight_writer import WeightFormat
+    from bert_jax.publish.export import run_export
+    from bert_jax.publish.weight_writer import WeightFormat
 
     if values.all_steps and values.step is not None:
         raise UsageError("--all_steps and --step exclude each other")
@@ -57,7 +58,7 @@ def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "from", "out")
-    from bert_jax.convert.publish.import_model import run_import
+    from bert_jax.publish.import_model import run_import
 
     run_import(values["from"].value, values.out, optimizer_state=values.optimizer_state)
 

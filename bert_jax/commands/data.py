@@ -57,7 +57,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
-    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
+    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 
     sources = _sources(values)
     lowercase = not values.cased
@@ -102,7 +102,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
-    from bert_jax.data_pipeline.build.build import build_shards, build_store
+    from bert_jax.data_pipeline.store_build.build import build_shards, build_store
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
     sources = _sources(values)

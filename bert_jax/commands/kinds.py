@@ -8,7 +8,7 @@ from absl import flags
 from bert_jax.commands.paths import FindKind
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.storage.outputs import OutputKind
+    from bert_jax.storage.outputs import OutputKind
 
 
 def _kind(module: str, name: str) -> FindKind:
@@ -23,17 +23,17 @@ page = _kind("reporting.html", "PAGE")
 batch_file = _kind("reporting.batch_view", "BATCH")
 example_values = _kind("training.per_example", "EXAMPLE_VALUES")
 vocabulary = _kind("data_pipeline.tokenizer.tokenizer", "VOCABULARY")
-store = _kind("data_pipeline.build.build", "STORE")
-work = _kind("data_pipeline.build.shards", "WORK")
+store = _kind("data_pipeline.store_build.build", "STORE")
+work = _kind("data_pipeline.store_build.shards", "WORK")
 example_folder = _kind("data_pipeline.export.examples", "EXAMPLES")
 vectors = _kind("api.vector_files", "VECTORS")
 predictions = _kind("finetune.predicting", "PREDICTIONS")
 run = _kind("training.claim", "RUN")
-export = _kind("convert.publish.export", "EXPORT")
+export = _kind("publish.export", "EXPORT")
 ablation_folder = _kind("ablation.record", "ABLATION")
 demo_folder = _kind("demo", "DEMO")
 rendering = _kind("launch.job", "RENDERING")
-_all_exports = _kind("convert.publish.export", "EXPORTS")
+_all_exports = _kind("publish.export", "EXPORTS")
 _task_run = _kind("training.claim", "TASK_RUN")
 _seeds = _kind("finetune.results", "SEEDS")
 

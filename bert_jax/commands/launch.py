@@ -83,7 +83,7 @@ def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
     trainer, config = parse_command("launch local run", words)
     check_outputs(trainer)
-    from bert_jax.launch.backends.local import run
+    from bert_jax.launch.local import run
 
     command = [sys.executable, "-m", "bert_jax", *words]
     try:
@@ -137,7 +137,7 @@ def _define_options(kind: "type[Backend]", values: flags.FlagValues, *, always: 
 
 
 def _kind(backend: str) -> "type[Backend]":
-    module = importlib.import_module(f"bert_jax.launch.backends.{backend}")
+    module = importlib.import_module(f"bert_jax.launch.{backend}.backend")
     kind: type[Backend] = getattr(module, backend.capitalize())
     return kind
 
@@ -178,7 +178,7 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
 
 def _check_rendering(values: flags.FlagValues, trainer: flags.FlagValues) -> None:
     """Raises UserError if the files of --dry_run, or those of the job, may not be written."""
-    from bert_jax.data_pipeline.storage.outputs import check_apart
+    from bert_jax.storage.outputs import check_apart
 
     check_outputs(values, inputs=inputs_of(trainer))
     check_outputs(trainer, offline=True)

@@ -28,7 +28,7 @@ def fits_check(config: "Config", command: Sequence[str], topology: str) -> Check
 
 def _probe(config: "Config", command: Sequence[str], topology: str) -> str:
     from bert_jax.aot.topology import library
-    from bert_jax.data_pipeline.storage.atomic import write_text
+    from bert_jax.storage.atomic import write_text
 
     try:
         library()
@@ -75,9 +75,9 @@ def _cached(config: "Config", topology: str) -> Path:
     import bert_jax
     from bert_jax.aot.topology import version
     from bert_jax.config.serialization import to_dict
-    from bert_jax.data_pipeline.storage.cache_dir import cache_dir
-    from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
     from bert_jax.runtime.versions import versions
+    from bert_jax.storage.cache_dir import cache_dir
+    from bert_jax.storage.digest import file_digest, json_digest
 
     sources = sorted(Path(bert_jax.__file__).parent.rglob("*.py"))
     code = [file_digest(path) for path in sources]

@@ -41,7 +41,7 @@ def parse_command(
     values, _ = parse(name, _JOBS[name], rest)
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config
-    from bert_jax.data_pipeline.storage.remote import is_remote
+    from bert_jax.storage.remote import is_remote
     from bert_jax.training.initial_architecture import find_architecture
 
     workdir = None if offline and is_remote(values.workdir) else values.workdir

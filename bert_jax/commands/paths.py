@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from absl import flags
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.storage.outputs import OutputKind
+    from bert_jax.storage.outputs import OutputKind
 
 # The kind of an output, imported when the flag is given; it may depend on the other flags.
 FindKind = Callable[[flags.FlagValues], "OutputKind"]
@@ -82,8 +82,8 @@ def check_outputs(
     outputs = [(path, _outputs[flag]) for flag in named for path in _given(flag)]
     if not outputs:
         return
-    from bert_jax.data_pipeline.storage.outputs import check_apart, check_output
-    from bert_jax.data_pipeline.storage.remote import is_remote
+    from bert_jax.storage.outputs import check_apart, check_output
+    from bert_jax.storage.remote import is_remote
 
     inputs = [*inputs_of(values), *inputs]
     overwrite = _OVERWRITE in values and bool(values[_OVERWRITE].value)

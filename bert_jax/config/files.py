@@ -23,8 +23,8 @@ from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import vocab_size
-from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.regular_file import check_not_special
 
 # Returns the settings of the model that `config.init` names, None if it is not there.
 ModelOf = Callable[[str], ModelConfig | None]

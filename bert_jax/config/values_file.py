@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 from bert_jax.config.defaults import config_dict, without_vocab_size
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.reader_errors import YAML_ERRORS, reader_errors
-from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.reader_errors import YAML_ERRORS, reader_errors
+from bert_jax.storage.remote import storage_errors
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 

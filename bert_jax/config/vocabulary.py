@@ -27,8 +27,8 @@ def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | Non
 
 
 def _of_store(store: object, *, offline: bool) -> int | None:
-    from bert_jax.data_pipeline.storage.remote import is_remote
     from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
+    from bert_jax.storage.remote import is_remote
 
     if not isinstance(store, str) or not store:
         return None

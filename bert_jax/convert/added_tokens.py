@@ -16,12 +16,12 @@ from tokenizers import AddedToken
 
 from bert_jax.convert.files import Sums, read_json
 from bert_jax.convert.folders.tokenizer_keys import NAMED_TOKENS, SPECIAL_TOKENS_KEYS
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.data_pipeline.storage.json_record import text
 from bert_jax.data_pipeline.tokenizer.json_file import library_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.storage.json_record import text
 
 ADDED: Final = "added_tokens.json"
 SPECIAL: Final = "special_tokens_map.json"

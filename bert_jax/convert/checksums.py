@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.digest import file_digest
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.remote import storage_errors
-from bert_jax.data_pipeline.storage.versions import hashed
+from bert_jax.errors import UserError
+from bert_jax.storage.digest import file_digest
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.remote import storage_errors
+from bert_jax.storage.versions import hashed
 
 SUMS = "SHA256SUMS"
 _REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"

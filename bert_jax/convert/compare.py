@@ -20,9 +20,9 @@ from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig, probe_of
 from bert_jax.convert.sources import ReadModel
 from bert_jax.convert.weights import groups_in, title
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare

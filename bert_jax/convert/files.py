@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.convert import checksums
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import open_bytes
-from bert_jax.data_pipeline.storage.regular_file import RECORD
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.files import open_bytes
+from bert_jax.storage.regular_file import RECORD
+from bert_jax.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
 _POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone

@@ -19,10 +19,10 @@ from bert_jax.convert.hf_config import from_config_json
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.stored_tokenizer import say_casing
 from bert_jax.convert.tensorflow.checkpoint import Entry, LazyTensor, TensorFlowCheckpoint
-from bert_jax.data_pipeline.errors import UserError, count, first_few
 from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError, count, first_few
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 FILES = re.compile(r"bert_config\.json|vocab\.txt|.+\.ckpt.*\.(index|data-\d{5}-of-\d{5})")

@@ -13,10 +13,10 @@ from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
 from bert_jax.convert.task_heads import head_json, kept_settings, read_head, task_of_class
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.folders.table import Entry
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.errors import UserError
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 

@@ -11,8 +11,8 @@ from bert_jax.convert.weight_files import (
     SAFETENSORS_FILES,
     SETTINGS_FILES,
 )
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.table import NO_EFFECT
+from bert_jax.errors import UserError
 
 PREFIX = "hf:"
 # The weights of a layer after the encoder, which older releases of sentence-transformers write.

@@ -17,10 +17,10 @@ from bert_jax.convert.sentence_encoder import (
 )
 from bert_jax.convert.stored_tokenizer import model_max_length, read_tokenizer
 from bert_jax.convert.weight_files import read_weights
-from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.folders.check import check_files
-from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError, import_hint
+from bert_jax.storage.regular_file import check_not_special
 
 CONFIG: Final = "config.json"
 

@@ -11,9 +11,9 @@ import safetensors
 import safetensors.flax
 import safetensors.numpy
 
-from bert_jax.data_pipeline.storage.reader_errors import reader_errors, safetensors_errors
-from bert_jax.data_pipeline.storage.regular_file import check_regular
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.storage.reader_errors import reader_errors, safetensors_errors
+from bert_jax.storage.regular_file import check_regular
+from bert_jax.storage.remote import storage_errors
 
 _LENGTH: Final = struct.Struct("<Q")  # of the header, which it follows
 _ABOUT: Final = "__metadata__"

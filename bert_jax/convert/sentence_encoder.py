@@ -37,10 +37,10 @@ from bert_jax.convert.folders.sentence_keys import (
 )
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.convert.weight_files import read_weights
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_files, check_keys
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 
 MODULES: Final = "modules.json"
 ABOUT: Final = "config_sentence_transformers.json"

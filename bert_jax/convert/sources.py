@@ -25,13 +25,13 @@ from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
 from bert_jax.convert.weight_files import PART, PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
-from bert_jax.data_pipeline.errors import UserError, import_hint
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.reader_errors import ZIP_ERRORS, one_line
-from bert_jax.data_pipeline.storage.regular_file import TOKENIZER, check_not_special, check_regular
-from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError, import_hint
 from bert_jax.runtime.log import logger
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.reader_errors import ZIP_ERRORS, one_line
+from bert_jax.storage.regular_file import TOKENIZER, check_not_special, check_regular
+from bert_jax.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.workdir.layout import Workdir, split_step
 
 

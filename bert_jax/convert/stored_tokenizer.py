@@ -10,15 +10,15 @@ from bert_jax.convert.added_tokens import with_added_tokens
 from bert_jax.convert.files import Sums, checked_file, read_json
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
-from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
 from bert_jax.data_pipeline.tokenizer import fast_bpe
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.runtime.log import logger
+from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
+from bert_jax.storage.regular_file import TOKENIZER
 
 _CONFIG = "tokenizer_config.json"
 _SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R and CamemBERT renumber its ids

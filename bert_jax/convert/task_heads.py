@@ -8,8 +8,8 @@ from bert_jax.config.schema import BelowOne, ModelConfig
 from bert_jax.config.task_model import HeadConfig, Labels, ProblemType, TaskModelConfig
 from bert_jax.convert.layouts.layout import CLASSIFIER, Layout
 from bert_jax.convert.layouts.registry import find_layout
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import checked, shown
+from bert_jax.errors import UserError
 from bert_jax.objectives.registry import TASK_HEADS
 
 # The keys of config.json with the settings of a head, in any layout.

@@ -5,11 +5,11 @@ from typing import Final
 
 from bert_jax.convert.compare import Comparison, Text, compare
 from bert_jax.convert.sources import read_model
-from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.settings import shown_name
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError, count
 from bert_jax.runtime.console import console, table
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.remote import storage_errors
 
 _LONG = (
     "The old lighthouse stood at the end of the pier, where the wind had worn its stones smooth. "

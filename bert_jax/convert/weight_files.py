@@ -15,11 +15,11 @@ import numpy as np
 
 from bert_jax.convert.files import Sums, checked_file, read_json
 from bert_jax.convert.safetensors_file import read_tensors
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown, shown_name
-from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
-from bert_jax.data_pipeline.storage.regular_file import check_regular
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError
+from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
+from bert_jax.storage.regular_file import check_regular
+from bert_jax.storage.remote import storage_errors
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 HEADS = "heads.safetensors"

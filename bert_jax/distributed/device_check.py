@@ -4,7 +4,7 @@ import numpy as np
 
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import LostError, UserError
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.hardware.slices import Slice
 
 
 def check_devices(peers: ProcessGroup, expected: Slice | None = None) -> None:

@@ -2,9 +2,9 @@
 
 import shutil
 
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import UserError
+from bert_jax.storage.cache_dir import cache_dir
 
 # Bytes for compiled programs, the plans of an epoch and temporary files. A copy of the store, and
 # what an agent installs, are checked with their own sizes.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.distributed.watchdog import ProcessExit
-from bert_jax.errors import LOST
+from bert_jax.exit_codes import LOST
 from bert_jax.runtime.activity import ActivityClock
 
 _INTERVAL = 1.0  # seconds between heartbeats

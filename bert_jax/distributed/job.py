@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.device_check import check_devices
 from bert_jax.distributed.disk_check import check_disk
@@ -18,11 +17,13 @@ from bert_jax.distributed.heartbeat import Heartbeat
 from bert_jax.distributed.peers import ProcessGroup, connect, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.watchdog import ProcessExit, Watchdog
-from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
-from bert_jax.launch.hardware.slices import Slice
+from bert_jax.errors import StoppedError, code_of
+from bert_jax.exit_codes import DONE, FAILED, LOST, STOPPED
+from bert_jax.hardware.slices import Slice
 from bert_jax.runtime import compile_cache, console, streams
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
+from bert_jax.storage.host_name import host_name
 
 # Matches JAX's error message if the connection between processes failed.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")

@@ -18,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
 from bert_jax.runtime.activity import ActivityClock
+from bert_jax.storage.host_name import host_name
 
 # JAX's own heartbeats abort a process without a message; ours (heartbeat.py) report who is gone.
 _NEVER = 10**7  # seconds: disables them

@@ -21,7 +21,7 @@ from typing import Any
 
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.distributed.watchdog import ProcessExit
-from bert_jax.errors import LOST, STOPPED
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.log import logger
 
 # Metadata paths of Compute Engine -> their values while no maintenance is due.

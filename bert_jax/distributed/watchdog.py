@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from bert_jax.config.schema import DeadlineConfig
-from bert_jax.errors import LOST, STOPPED
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 from bert_jax.runtime.console import end_displays
 from bert_jax.runtime.log import NOTICE, logger

@@ -12,8 +12,8 @@ import numpy as np
 
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.finetune.encoding import Encoded, Targets
 from bert_jax.finetune.order import Order, epoch_order, pack, spread
+from bert_jax.finetune.tasks.encoding import Encoded, Targets
 
 
 @dataclasses.dataclass(frozen=True)

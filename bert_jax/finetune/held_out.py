@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.kind import Measured
+from bert_jax.finetune.tasks.kind import Measured
 from bert_jax.metrics.records import TASK_METRIC
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives

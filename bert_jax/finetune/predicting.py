@@ -11,18 +11,13 @@ from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.outputs import (
-    OutputKind,
-    check_apart,
-    check_output,
-    write_output,
-)
-from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
 from bert_jax.runtime.console import console
+from bert_jax.storage import json_record
+from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
+from bert_jax.storage.remote import storage_errors
 from bert_jax.workdir import description
 from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir, split_step

@@ -16,9 +16,9 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.encoding import Encoded
-from bert_jax.finetune.examples import Examples, Listed
-from bert_jax.finetune.registry import kind_of_model
+from bert_jax.finetune.tasks.encoding import Encoded
+from bert_jax.finetune.tasks.examples import Examples, Listed
+from bert_jax.finetune.tasks.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
 from bert_jax.parallel.local_devices import power_of_two, replicate, rounded_up, shard_rows

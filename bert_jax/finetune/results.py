@@ -10,13 +10,13 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.outputs import OutputKind
-from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.finetune.task_data import TaskData
 from bert_jax.metrics import records
 from bert_jax.metrics.records import shown
 from bert_jax.runtime.console import console, table
+from bert_jax.storage import json_record
+from bert_jax.storage.outputs import OutputKind
+from bert_jax.storage.remote import open_path, put, storage_errors
 from bert_jax.training.claim import check_free
 from bert_jax.workdir.layout import Workdir
 

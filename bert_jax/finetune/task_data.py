@@ -12,22 +12,22 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.task_heads import with_head
-from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
-from bert_jax.finetune import metrics
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.examples import Examples
 from bert_jax.finetune.held_out import HeldOutExamples
-from bert_jax.finetune.kind import Measured, Prepared, TaskKind
 from bert_jax.finetune.probe import check_probe, with_probe
-from bert_jax.finetune.registry import KINDS, kind_of
 from bert_jax.finetune.task_tokenizer import find_tokenizer
+from bert_jax.finetune.tasks import metrics
+from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.registry import KINDS, kind_of
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES
 from bert_jax.runtime.log import logger
+from bert_jax.storage.digest import json_digest
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 

@@ -7,10 +7,9 @@ from bert_jax.convert import checksums
 from bert_jax.convert.sentence_encoder import encoder_folder
 from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
-from bert_jax.data_pipeline.errors import import_hint
-from bert_jax.data_pipeline.storage.regular_file import check_not_special
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, import_hint
+from bert_jax.storage.regular_file import check_not_special
 from bert_jax.training import claim
 from bert_jax.workdir.layout import Workdir, split_step
 

@@ -22,9 +22,9 @@ from typing import Final
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage.files import open_bytes
-from bert_jax.data_pipeline.storage.remote import is_remote, open_path, reason
 from bert_jax.runtime.log import NOTICE, logger
+from bert_jax.storage.files import open_bytes
+from bert_jax.storage.remote import is_remote, open_path, reason
 
 _LONGEST: Final = 1 << 24  # bytes of a line in memory at once
 _PART_BYTES: Final = 1 << 20  # size at which a part in a bucket is closed; bounds what is rewritten

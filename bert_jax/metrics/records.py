@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, TypeGuard
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError, count
 from bert_jax.metrics.jsonl import read_lines
+from bert_jax.storage import json_record
+from bert_jax.storage.remote import reason
 
 Measured = Literal["train", "eval"]
 # Events of a run; docs/training_reference.md lists the fields of each record.

@@ -16,9 +16,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams as hparam_summaries
 from tensorboardX.summary import scalar
 
-from bert_jax.data_pipeline.storage.records import framed
 from bert_jax.metrics.descriptions import description
 from bert_jax.metrics.jsonl import Appender
+from bert_jax.storage.records import framed
 
 _COMPARED: Final = ("train/loss", "eval/loss")  # columns of the table of runs, after the hparams
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config.task_settings import Join, Pooling
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 
 Layers = str | int | Sequence[int]

@@ -69,5 +69,5 @@ class Objective:
     card: str = ""  # a sentence for the model card
     pipeline: str = ""  # of transformers, for a model whose class has the head
     # Lines of PyTorch that compute the logits, for a model whose class does not have the head: see
-    # `convert/publish/side_heads.py`.
+    # `publish/side_heads.py`.
     pytorch: str = ""

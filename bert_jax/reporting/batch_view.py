@@ -9,14 +9,14 @@ from etils import epath
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
-from bert_jax.data_pipeline.storage.npz_file import names_in
-from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables
 from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
+from bert_jax.storage.npz_file import names_in
+from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store

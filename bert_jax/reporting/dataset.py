@@ -22,9 +22,6 @@ from bert_jax.data_pipeline.analysis.inspect import (
 )
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.pairing.blocks import dropped
-from bert_jax.data_pipeline.storage.host_name import host_name
-from bert_jax.data_pipeline.storage.progress import byte_bar
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
 from bert_jax.data_pipeline.store.staging import stage
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -35,6 +32,9 @@ from bert_jax.runtime.console import console
 from bert_jax.runtime.log import plain
 from bert_jax.runtime.program import program
 from bert_jax.runtime.versions import version
+from bert_jax.storage.host_name import host_name
+from bert_jax.storage.progress import byte_bar
+from bert_jax.storage.remote import is_remote
 from bert_jax.training.batches import phase_batches
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most

@@ -12,7 +12,6 @@ from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.catalog import Quarantined, health, list_checkpoints, list_quarantined
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.storage.remote import is_remote, is_storage_error
 from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import records as metrics
@@ -21,6 +20,7 @@ from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.reporting.run_facts import steps_before, steps_by_phase
+from bert_jax.storage.remote import is_remote, is_storage_error
 from bert_jax.workdir import description, identity, lock
 from bert_jax.workdir.layout import Workdir
 

@@ -8,8 +8,6 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS, one_line
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records
@@ -19,6 +17,8 @@ from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.reporting.status import Status, read
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
+from bert_jax.storage.reader_errors import VALUE_ERRORS, one_line
+from bert_jax.storage.remote import is_remote
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.inputs import inputs_of_model

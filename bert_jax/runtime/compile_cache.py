@@ -23,9 +23,9 @@ from typing import Any
 
 import jax
 
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
-from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
 from bert_jax.runtime.log import logger
+from bert_jax.storage.cache_dir import cache_dir
+from bert_jax.storage.digested_files import DigestedFiles, own_folder
 
 # Fields of /proc/cpuinfo on x86 and ARM: processor model and instruction sets.
 _OF_PROCESSOR = (

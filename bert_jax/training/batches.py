@@ -10,10 +10,10 @@ from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.plan.settings import UNMIXED, PlanSettings
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.storage.cache_dir import cache_dir
 
 
 def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:

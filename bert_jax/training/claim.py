@@ -18,10 +18,10 @@ from etils import epath
 from bert_jax.checkpoint import catalog
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_inputs
-from bert_jax.data_pipeline.storage.remote import check_bucket, is_remote, storage_errors
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import UserError
+from bert_jax.storage.outputs import OutputKind, check_inputs
+from bert_jax.storage.remote import check_bucket, is_remote, storage_errors
 from bert_jax.workdir import identity
 from bert_jax.workdir.description import (
     check_name,

@@ -11,10 +11,10 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.export.examples import EXAMPLES, Rows, export_rows
 from bert_jax.data_pipeline.export.formats import find_format
-from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.errors import UserError, count
 from bert_jax.runtime.console import console, progress
+from bert_jax.storage.outputs import check_output
 from bert_jax.training.batches import held_out_config, phase_batches
 
 

@@ -18,10 +18,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.ops.hashing import fold_key
+from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 from bert_jax.parallel.collectives import all_gather, is_pure_data_parallel, reduce_scatter
 from bert_jax.parallel.global_batch import Batch, micro_batches
-from bert_jax.training.optimizer import weight_decay_mask
 from bert_jax.training.state_sharding import ParamSpecs
 
 # (params in the compute dtype, batch, key, denominators) -> (loss, sums)

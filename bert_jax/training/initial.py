@@ -24,12 +24,12 @@ from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
-from bert_jax.data_pipeline.storage.digest import json_digest, sha256
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.objectives.registry import learned_by
+from bert_jax.storage.digest import json_digest, sha256
+from bert_jax.storage.remote import is_remote
 from bert_jax.training import claim, optimizer_state
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
 from bert_jax.training.optimizer_state import OptimizerState

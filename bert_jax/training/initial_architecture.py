@@ -9,7 +9,7 @@ from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.files import check_links, read_json
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.storage.remote import is_remote
 from bert_jax.training import claim
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step

@@ -23,9 +23,9 @@ from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
 from bert_jax.objectives.registry import learned_by
+from bert_jax.optimizers.adam import Moments
+from bert_jax.optimizers.optimizer import make_optimizer, optimizer_of
 from bert_jax.parallel.partition import param_axes
-from bert_jax.training.adam import Moments
-from bert_jax.training.optimizer import make_optimizer, optimizer_of
 from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "optimizer.safetensors"

@@ -21,12 +21,12 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.npz_file import names_in, read_npz
-from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
-from bert_jax.data_pipeline.storage.reader_errors import one_line
-from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.npz_file import names_in, read_npz
+from bert_jax.storage.outputs import OutputKind, write_output
+from bert_jax.storage.reader_errors import one_line
+from bert_jax.storage.remote import storage_errors
 
 ABOUT: Final = "about"
 _FORM: Final = {

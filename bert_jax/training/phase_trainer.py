@@ -8,7 +8,8 @@ from typing import NoReturn
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
+from bert_jax.errors import NumbersError, StoppedError
+from bert_jax.exit_codes import NUMBERS, STOPPED
 from bert_jax.metrics import stragglers
 from bert_jax.metrics.step_metrics import SkippedStep
 from bert_jax.metrics.time_left import seconds_left

@@ -14,16 +14,16 @@ from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.convert import hub
 from bert_jax.convert.layouts.registry import find_layout
-from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
-from bert_jax.launch.hardware.accelerators import peak_flops
+from bert_jax.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
+from bert_jax.storage.remote import from_any_folder
 from bert_jax.training import claim, store_data
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import OpenData, PhaseData, RunData

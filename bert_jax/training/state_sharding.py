@@ -8,8 +8,8 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.config.schema import Config
+from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
-from bert_jax.training.optimizer import weight_decay_mask
 
 # step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `skip_nonfinite.Counts`
 State = dict[str, Any]

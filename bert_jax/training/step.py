@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config.schema import Config, OptimizerConfig, PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
+from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
@@ -23,12 +23,12 @@ from bert_jax.objectives.pretraining_model import declare, init_params
 from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
+from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase
+from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.optimizer import optimizer_of, reset_for_phase
-from bert_jax.training.schedule import make_schedule
 from bert_jax.training.state_sharding import State, param_specs, state_specs
 
 

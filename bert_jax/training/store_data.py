@@ -13,15 +13,16 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.pairing.modes import PAIRS
-from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.data_pipeline.store.quality import concerns
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import STORAGE, UserError, count
+from bert_jax.errors import UserError, count
+from bert_jax.exit_codes import STORAGE
 from bert_jax.parallel import global_batch
 from bert_jax.runtime.log import logger
+from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.held_out import HeldOut
 from bert_jax.training.run_data import PhaseData

@@ -11,19 +11,14 @@ from etils import epath
 from bert_jax.config.recorded import head_of, recorded
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.regular_file import UnfitFileError
-from bert_jax.data_pipeline.storage.remote import (
-    STORAGE_RETRIES,
-    is_transient,
-    put,
-    storage_errors,
-)
-from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import software
+from bert_jax.storage import json_record
+from bert_jax.storage.digest import json_digest
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.regular_file import UnfitFileError
+from bert_jax.storage.remote import STORAGE_RETRIES, is_transient, put, storage_errors
+from bert_jax.storage.retry import retry
 from bert_jax.workdir.layout import Workdir
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest, split_digest
 from bert_jax.errors import UserError
+from bert_jax.storage.remote import is_remote
 from bert_jax.workdir.layout import Workdir
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
-from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.errors import UserError
+from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
 # May change when a run resumes: affects neither the examples of a step, nor the meaning of the

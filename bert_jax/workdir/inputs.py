@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.remote import is_remote
 from bert_jax.workdir.layout import Workdir, split_step
 
 # Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage.remote import absolute, is_remote, open_path
+from bert_jax.storage.remote import absolute, is_remote, open_path
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
 # Names in a folder without config.json that is free nevertheless: the lock and temporary files of a

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage import locks
-from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
-from bert_jax.data_pipeline.storage.remote import is_remote
-from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import UserError
+from bert_jax.storage import locks
+from bert_jax.storage.locks import FileLock, LockedError
+from bert_jax.storage.remote import is_remote
+from bert_jax.storage.retry import RetryPolicy, retry
 
 # `is_locked` in another process holds the lock for an instant, a dying trainer for up to 2 s.
 _POLICY = RetryPolicy(6, 0.06, retryable=lambda error: isinstance(error, LockedError))

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.random.numba_jit import compiled
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
 
 MOST_TOKENS: Final = 100_000_000  # training tokens in which bigrams are counted
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.data_pipeline.build import working_folder
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.export.formats import Format
-from bert_jax.data_pipeline.storage import atomic, json_record
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.store_build import working_folder
+from bert_jax.errors import UserError
+from bert_jax.storage import atomic, json_record
+from bert_jax.storage.outputs import OutputKind, check_output
+from bert_jax.storage.remote import storage_errors
 
 ABOUT: Final = "examples.json"  # the settings of the rows
 EXAMPLES: Final = OutputKind(

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.errors import UserError
 
 # The extra of bert-jax that each needs.
 EXTRAS: Final = {"parquet": "arrow", "tfrecord": "tfds"}

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError, first_few
 from bert_jax.data_pipeline.folders.table import READ, REFUSED, Entry, find_entry
 from bert_jax.data_pipeline.settings import shown, shown_name
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError, first_few
+from bert_jax.storage.remote import storage_errors
 
 logger = logging.getLogger(__name__)
 _MOST: Final = 8  # names of keys in one line

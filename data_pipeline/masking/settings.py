@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import Inside, Settings, Share, Words
+from bert_jax.errors import UserError
 
 # The values of `masking` and their files, which define a `MODE` each: a new kind is listed here.
 MODES: Final[dict[str, str]] = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
-from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.storage.digest import json_digest
 
 _log = logging.getLogger(__name__)
 

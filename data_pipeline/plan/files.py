@@ -16,10 +16,10 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.atomic import publish
-from bert_jax.data_pipeline.storage.regular_file import open_regular
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.atomic import publish
+from bert_jax.storage.regular_file import open_regular
 
 Put = Callable[[str, np.ndarray], None]  # appends values to the named column
 LAYOUT: Final = 2  # format version of a folder; version 1 did not record the folder's name

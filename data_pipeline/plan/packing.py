@@ -30,9 +30,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.errors import UserError
 
 _PARTS: Final = 64  # thresholds of the bound: row / 2, row / 3, …
 

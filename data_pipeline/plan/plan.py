@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.examples import make_examples
 from bert_jax.data_pipeline.pairing.lengths import (
     Examples,
@@ -26,6 +25,7 @@ from bert_jax.data_pipeline.plan.packing import Limits, pack
 from bert_jax.data_pipeline.plan.settings import PlanSettings, parse_weights
 from bert_jax.data_pipeline.random.counter_rng import MIXING, PACKING, PAIRING, Purpose, stream_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.errors import UserError
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split

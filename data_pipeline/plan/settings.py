@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
+from bert_jax.errors import UserError
 
 # The most visits to a document per epoch: its weight times its language's factor.
 MOST_VISITS: Final = 10_000

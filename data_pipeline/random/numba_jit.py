@@ -26,14 +26,15 @@ from numba.core import caching
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
-from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
+from bert_jax.errors import UserError
+from bert_jax.storage.cache_dir import cache_dir
+from bert_jax.storage.digested_files import DigestedFiles, own_folder
 
 _log = logging.getLogger(__name__)
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_PREFIX: Final = __name__.rsplit(".", 2)[0]
+_TOP: Final = Path(__file__).parents[2]
+_PREFIX: Final = __name__.rsplit(".", 3)[0]  # of `_TOP`
 _MAX_BYTES: Final = 2**28
 
 
@@ -152,7 +153,7 @@ def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     paths = (
-        _PACKAGE / f"{name.removeprefix(_PREFIX).lstrip('.').replace('.', '/')}{ending}"
+        _TOP / f"{name.removeprefix(_PREFIX).lstrip('.').replace('.', '/')}{ending}"
         for name in imported
         if name.startswith(f"{_PREFIX}.")
         for ending in (".py", "/__init__.py")

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources import (
     arrow,
     books,
@@ -30,11 +29,12 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found, NothingFoundError
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, remedy_of_kind
 from bert_jax.data_pipeline.sources.other_kinds import naming_other_kind
-from bert_jax.data_pipeline.storage.files import path_of
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
+from bert_jax.errors import UserError, nearest
+from bert_jax.storage.files import path_of
+from bert_jax.storage.remote import is_remote
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

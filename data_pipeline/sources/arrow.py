@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.folders.check import check_files, check_keys
 from bert_jax.data_pipeline.folders.datasets import DATASET_FILES, DICT_KEYS, STATE_KEYS
 from bert_jax.data_pipeline.sources import finding
@@ -26,10 +25,11 @@ from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.rows import column_names
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.local_copy import local_folder
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.errors import UserError, nearest
+from bert_jax.storage import json_record
+from bert_jax.storage.local_copy import local_folder
+from bert_jax.storage.remote import is_remote, storage_errors
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = False

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.sources.rows import BATCH, check_columns, column_names, not_text
-from bert_jax.data_pipeline.storage.reader_errors import arrow_library_errors, reader_errors
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError
+from bert_jax.storage.reader_errors import arrow_library_errors, reader_errors
+from bert_jax.storage.remote import storage_errors
 
 
 def check_arrow(what: str) -> None:

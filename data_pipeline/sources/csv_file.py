@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
@@ -18,6 +17,7 @@ from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.errors import UserError, count
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = True

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
-from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = True

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding, wikiextractor
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES, cut_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
@@ -28,8 +27,9 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
 from bert_jax.data_pipeline.sources.reading import opened, read_errors
 from bert_jax.data_pipeline.sources.streams import open_bz2
-from bert_jax.data_pipeline.storage.files import open_bytes, size_of
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
+from bert_jax.errors import UserError
+from bert_jax.storage.files import open_bytes, size_of
 
 RULES = wikiextractor.RULES
 PLAIN_TEXT = False

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.etree.ElementTree import ParseError, XMLParser
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.reader_errors import XML_ERRORS, one_line
+from bert_jax.errors import UserError
+from bert_jax.storage.reader_errors import XML_ERRORS, one_line
 
 # $wgMaxArticleSize of Wikipedia, in bytes of UTF-8: longer pages cannot be saved there.
 MOST_BYTES: Final = 2 << 20

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

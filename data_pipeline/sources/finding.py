@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from bert_jax.data_pipeline.errors import UserError, count, first_few
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
-from bert_jax.data_pipeline.storage.files import objects, path_of
-from bert_jax.data_pipeline.storage.regular_file import check_not_special
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.errors import UserError, count, first_few
+from bert_jax.storage.files import objects, path_of
+from bert_jax.storage.regular_file import check_not_special
+from bert_jax.storage.remote import is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
 _UNREADABLE: Final = "unreadable"

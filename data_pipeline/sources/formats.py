@@ -6,7 +6,7 @@ Where the name is not conclusive the bytes decide: a zip archive named book.txt 
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 HEAD: Final = 4096  # bytes that are inspected
 COMPRESSED: Final = (".bz2", ".gz", ".xz", ".zst")  # decompressed on the fly

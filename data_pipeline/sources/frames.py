@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 _GUTENBERG: Final = r"OF\s+(?:(?:THE|THIS)\s+)?(?:COPYRIGHTED\s+)?PROJECT\s+GUTENBERG"
 _START: Final = re.compile(rf"\*[\s\\*]{{0,9}}START\s+{_GUTENBERG}", re.IGNORECASE)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError, refuse_array
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import cut_file, line_end
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
@@ -15,9 +14,10 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.errors import UserError, refuse_array
+from bert_jax.storage import json_record
+from bert_jax.storage.files import open_bytes
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = True

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import formats
 from bert_jax.data_pipeline.sources.formats import HEAD, Format, format_of_name, format_of_start
 from bert_jax.data_pipeline.sources.reading import opened, read_errors
+from bert_jax.errors import UserError
 
 _FEWEST_ROWS: Final = 2  # a header and a row
 _NO_TEXT: Final = ("{", "[", "<", '"')  # what running text does not begin with

@@ -16,8 +16,8 @@ from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.rows import BATCH, column_names
-from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.storage.files import open_bytes
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = False

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError, first_few, nearest
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.rows import BATCH
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import objects, path_of, size_of
-from bert_jax.data_pipeline.storage.local_copy import local_folder
-from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.errors import UserError, first_few, nearest
+from bert_jax.storage import json_record
+from bert_jax.storage.files import objects, path_of, size_of
+from bert_jax.storage.local_copy import local_folder
+from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
+from bert_jax.storage.remote import is_remote, storage_errors
 
 INFO: Final = "dataset_info.json"
 FEATURES: Final = "features.json"

@@ -16,12 +16,12 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
+from bert_jax.errors import UserError
 
 PLAIN_TEXT = True
 MARKUP = False

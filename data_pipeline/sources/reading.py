@@ -8,14 +8,14 @@ from io import BufferedReader, IOBase
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError, conversion
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
 from bert_jax.data_pipeline.sources.streams import open_bz2, open_xz
-from bert_jax.data_pipeline.storage.files import open_bytes
-from bert_jax.data_pipeline.storage.reader_errors import DECOMPRESSION_ERRORS, one_line
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.line_ends import split_lines
+from bert_jax.errors import UserError, conversion
+from bert_jax.storage.files import open_bytes
+from bert_jax.storage.reader_errors import DECOMPRESSION_ERRORS, one_line
+from bert_jax.storage.remote import is_remote, storage_errors
 
 
 def _open_zstd(stream: IOBase, mode: str) -> BufferedReader:

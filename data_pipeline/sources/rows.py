@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError, first_few
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.errors import UserError, first_few
 
 BATCH: Final = 64  # rows in memory at the same time; each may be a book
 _SHOWN: Final = 20  # names of columns in a message

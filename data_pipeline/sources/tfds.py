@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.folders.datasets import PREPARED_FILES
 from bert_jax.data_pipeline.sources.cutting import cut_positions
@@ -30,9 +29,10 @@ from bert_jax.data_pipeline.sources.rows import (
     not_text,
     row_document,
 )
-from bert_jax.data_pipeline.storage.files import size_of
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.errors import UserError
+from bert_jax.storage.files import size_of
+from bert_jax.storage.remote import is_remote
 
 RULES: tuple[Rule, ...] = ()
 PLAIN_TEXT = False

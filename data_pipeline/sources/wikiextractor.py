@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES as RULES
-from bert_jax.data_pipeline.storage import json_record
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
 
 PLAIN_TEXT = True
 MARKUP = False

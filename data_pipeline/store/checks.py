@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.digests import Progress, unwatched
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.regular_file import open_regular
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError
+from bert_jax.storage.regular_file import open_regular
+from bert_jax.storage.remote import storage_errors
 
 BLOCK = 4 << 20  # bytes
 _DIGITS = 16  # hexadecimal digits of a block's sha256: 64 bits; the file's digest has 256

@@ -10,18 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.digest import json_digest, sha256
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.remote import (
-    STORAGE_RETRIES,
-    is_remote,
-    open_path,
-    storage_errors,
-)
-from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.data_pipeline.store.manifest_schema import check_fields
+from bert_jax.errors import UserError
+from bert_jax.storage import json_record
+from bert_jax.storage.digest import json_digest, sha256
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.remote import STORAGE_RETRIES, is_remote, open_path, storage_errors
+from bert_jax.storage.retry import RetryPolicy, retry
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.digests import BLOCK
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
+from bert_jax.errors import UserError
 
 _MAX_IDS: Final = 2**32  # tokens are uint32 at most
 _MAX_BYTES: Final = 2**63

@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
-from bert_jax.data_pipeline.errors import count
 from bert_jax.data_pipeline.store.manifest import SPLITS
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import count
 
 SHORT: Final = 64  # tokens; a shorter document fills little of an example
 MOST_UNKNOWN: Final = 0.01  # share of a source's tokens

@@ -17,13 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.cache_dir import cache_dir
-from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
-from bert_jax.data_pipeline.storage.progress import byte_bar
-from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, read_range, storage_errors
-from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.data_pipeline.store.digests import BLOCK, block_digest, check_contents
 from bert_jax.data_pipeline.store.manifest import (
     ARRAYS,
@@ -32,6 +25,13 @@ from bert_jax.data_pipeline.store.manifest import (
     TOKENIZER,
     fetch_manifest,
 )
+from bert_jax.errors import UserError
+from bert_jax.storage import atomic
+from bert_jax.storage.cache_dir import cache_dir
+from bert_jax.storage.locks import FileLock, LockedError
+from bert_jax.storage.progress import byte_bar
+from bert_jax.storage.remote import STORAGE_RETRIES, read_range, storage_errors
+from bert_jax.storage.retry import retry
 
 _log = logging.getLogger(__name__)
 

@@ -49,8 +49,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.checks import check_split, check_tokenizer
 from bert_jax.data_pipeline.store.digests import Progress, check_contents, check_size, unwatched
 from bert_jax.data_pipeline.store.manifest import (
@@ -64,6 +62,8 @@ from bert_jax.data_pipeline.store.manifest import (
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.watched_files import WatchedFiles
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
+from bert_jax.errors import UserError
+from bert_jax.storage.remote import is_remote
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import StorageError, UserError
-from bert_jax.data_pipeline.storage.versions import (
-    Version,
-    hashed,
-    is_seen,
-    note_same,
-    version_of,
-)
+from bert_jax.errors import StorageError, UserError
+from bert_jax.storage.versions import Version, hashed, is_seen, note_same, version_of
 
 _SIGINFO = 4  # SA_SIGINFO, on Linux
 _handlers: dict[int, object] = {}  # address of our handler -> objects that must outlive it

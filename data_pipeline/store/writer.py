@@ -8,8 +8,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.store.digests import FileDigest, entry_of
 from bert_jax.data_pipeline.store.manifest import (
     FORMAT_VERSION,
@@ -23,6 +21,8 @@ from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import WatchedFiles
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.storage import atomic
+from bert_jax.storage.digest import sha256
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import sentencex
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.text.clean import OTHER_SPACES
+from bert_jax.errors import UserError
 
 _RULES = 3  # incremented when the sentences change for the same version of sentencex
 

@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.text.apostrophes import BARRIER, quoted
 from bert_jax.data_pipeline.text.sentences import LANGUAGES
 from bert_jax.data_pipeline.text.wikitext_preprocess import LIST_LINE, preprocess, restore
@@ -29,6 +28,7 @@ from bert_jax.data_pipeline.text.wikitext_words import (
     LanguageWords,
     Pattern,
 )
+from bert_jax.errors import UserError
 
 UNKNOWN: Final = "unknown template: "  # a count of these is named by this and the template's name
 _FILES: Final = frozenset(("file", "image", "category", "media"))  # valid in every language

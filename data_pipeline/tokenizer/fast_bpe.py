@@ -15,11 +15,11 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
-from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, SpecialIds, library_errors
+from bert_jax.errors import UserError
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.regular_file import TOKENIZER
+from bert_jax.storage.remote import storage_errors
 
 CLASS = "PhobertTokenizer"  # of transformers
 WORD_END = "</w>"

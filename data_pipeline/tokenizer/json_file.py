@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tokenizers
 from tokenizers import processors
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # in the same order

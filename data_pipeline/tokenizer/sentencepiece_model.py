@@ -22,7 +22,6 @@ import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     library_errors,
@@ -35,6 +34,7 @@ from bert_jax.data_pipeline.tokenizer.sentencepiece_proto import (
     parse,
 )
 from bert_jax.data_pipeline.tokenizer.words import LAST_SPACES, SPACE, SPACES
+from bert_jax.errors import UserError
 
 _ALIASES = (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[CLS]", "<s>"), ("[SEP]", "</s>"),
             ("[MASK]", "<mask>"))  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.reader_errors import PROTOBUF_ERRORS
+from bert_jax.errors import UserError
+from bert_jax.storage.reader_errors import PROTOBUF_ERRORS
 
 
 class Kind(IntEnum):

@@ -15,12 +15,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import tokenizers
 
-from bert_jax.data_pipeline.errors import UserError, import_hint
-from bert_jax.data_pipeline.storage.digest import sha256
-from bert_jax.data_pipeline.storage.files import read_bytes
-from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
-from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
-from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import with_prefix_space
 from bert_jax.data_pipeline.tokenizer.json_file import (
@@ -36,6 +30,12 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     is_byte_level,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
+from bert_jax.errors import UserError, import_hint
+from bert_jax.storage.digest import sha256
+from bert_jax.storage.files import read_bytes
+from bert_jax.storage.outputs import OutputKind, write_output
+from bert_jax.storage.regular_file import TOKENIZER
+from bert_jax.storage.remote import storage_errors
 
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 

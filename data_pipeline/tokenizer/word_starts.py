@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 # What an entry says, as bits: a word begins with it; a word begins after it.
 BEGINS = 1

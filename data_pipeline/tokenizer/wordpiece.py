@@ -13,8 +13,8 @@ from typing import TextIO
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, tokenizer_json
+from bert_jax.errors import UserError
 
 PREFIX = "##"
 LONGEST_WORD = 100

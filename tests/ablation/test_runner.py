@@ -13,8 +13,8 @@ from bert_jax.ablation import spec, state
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
-from bert_jax.data_pipeline.storage.locks import FileLock
 from bert_jax.errors import UserError
+from bert_jax.storage.locks import FileLock
 
 
 class Recorded(runner.Runner):

@@ -17,7 +17,7 @@ from bert_jax.aot.cost.analysis import Analysis, analyse, as_dict
 from bert_jax.aot.hlo import replica_groups, sources
 from bert_jax.aot.hlo.stack_frames import Frame
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
+from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 from bert_jax.reporting.html import Page
 
 # Round numbers: a cycle is 1 us, a byte of memory 1 ns, of links (both directions) 1 ns, of the
@@ -283,7 +283,7 @@ def frames(*places: tuple[str, int, str]) -> list[Frame]:
 
 EMBEDDINGS = ("model/encoder.py", 48, "Embeddings.__call__")
 POOLED = ("model/encoder.py", 157, "Encoder.pooled")
-UPDATE = ("training/optimizer.py", 35, "update")
+UPDATE = ("optimizers/optimizer.py", 35, "update")
 STEP = ("training/step.py", 97, "_make_train_step.<locals>.train_step")
 PART = ("training/gradients.py", 161, "partitioned_gradients.<locals>.grad_fn")
 LAYER = ("model/encoder.py", 80, "Layer.__call__")
@@ -312,7 +312,7 @@ MODEL = ("objectives/pretraining_model.py", 129, "PretrainingModel.__call__")
         (frames(PART), "other", "training/gradients.py:161"),
         (
             [Frame("/v/site-packages/optax/base.py", 3), *frames(UPDATE)],
-            "optimizer", "training/optimizer.py:35",
+            "optimizer", "optimizers/optimizer.py:35",
         ),
         ([Frame("/usr/lib/python3.11/runpy.py", 9)], "other", "(no source)"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from tpu_compiler import answer_of, needs_libtpu
 
 from bert_jax.aot.cost.analysis import Analysis, analyse
-from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
+from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 
 SIDE, TURNS = 4096, 5
 V5E = BY_DEVICE_KIND["TPU v5 lite"]

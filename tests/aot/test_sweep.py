@@ -26,9 +26,9 @@ from bert_jax.aot.memory_advice import Remedy, with_changes
 from bert_jax.aot.sweep import Compiler, Sweep
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
+from bert_jax.storage.host_name import host_name
 
 LIMIT = 16 * GIB
 CHIPS = 16

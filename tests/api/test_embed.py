@@ -19,12 +19,12 @@ from bert_jax.api import embed as embedding
 from bert_jax.api.embed import Line, Settings, embed
 from bert_jax.api.model import Model
 from bert_jax.api.text_rows import text_rows
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.model.layer_states import parse_layers
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 LINES = [text for text in TEXTS if "\n" not in text] * 7
 

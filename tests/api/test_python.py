@@ -20,15 +20,15 @@ from runs import complete_steps
 from signals import dispositions
 
 import bert_jax
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
-from bert_jax.data_pipeline.storage import progress
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.metrics import records
 from bert_jax.reporting import html
 from bert_jax.runtime import console
+from bert_jax.storage import progress
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.layout import Workdir
 

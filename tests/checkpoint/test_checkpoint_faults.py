@@ -19,8 +19,8 @@ from saving_process import STEPS, keeping, over, place, state_of
 
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint.manager import RunCheckpoints
-from bert_jax.data_pipeline.storage import atomic, retry
 from bert_jax.errors import StorageError
+from bert_jax.storage import atomic, retry
 from bert_jax.workdir.layout import Workdir
 
 PROGRAM = Path(__file__).parents[1] / "support" / "saving_process.py"

@@ -18,8 +18,8 @@ from saving_process import STEPS, keeping, over, state_of
 from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import health, list_checkpoints
 from bert_jax.checkpoint.manager import RunCheckpoints
-from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError, UserError
+from bert_jax.storage import retry
 from bert_jax.workdir.layout import Workdir
 
 KEEP = keeping(9)

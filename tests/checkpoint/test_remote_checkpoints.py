@@ -27,9 +27,9 @@ from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import DamagedError
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
+from bert_jax.storage import remote, retry
 from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from signals import with_signals
 from tiny_words import TINY
 
 import bert_jax
-from bert_jax import cli, errors
+from bert_jax import cli, errors, exit_codes
 from bert_jax.metrics.records import read
 
 
@@ -74,7 +74,7 @@ def test_help_names_every_verb_and_an_example(say):
 
 def test_the_version_is_that_of_the_package(say):
     code, out, _ = say("--version")
-    assert (code, out) == (errors.DONE, f"bert-jax {bert_jax.__version__}\n")
+    assert (code, out) == (exit_codes.DONE, f"bert-jax {bert_jax.__version__}\n")
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", bert_jax.__version__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = bert_jax.nothing
@@ -89,7 +89,7 @@ def test_a_reader_that_stops_reading_is_no_error(words, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         err = process.stderr.read()
-    assert process.returncode == errors.DONE
+    assert process.returncode == exit_codes.DONE
     assert b"Traceback" not in err
 
 
@@ -99,7 +99,7 @@ def test_the_first_word_of_a_verb_lists_those_that_begin_with_it(group, say):
     assert code == 0
     mine = [verb for verb in cli.COMMANDS if verb.startswith(group)]
     assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")] == mine
-    assert say(group)[:2] == (errors.USAGE, out)
+    assert say(group)[:2] == (exit_codes.USAGE, out)
 
 
 def test_the_default_config_is_named(say):
@@ -122,7 +122,7 @@ def test_the_default_config_is_named(say):
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
     code, _, err = say(*words)
-    assert code == errors.USAGE
+    assert code == exit_codes.USAGE
     assert line in one_line(err)
 
 
@@ -139,23 +139,23 @@ def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
 )
 def test_a_wrong_config_is_one_line_and_code_1(words, line, say, tmp_path):
     code, _, err = say("pretrain", *words, f"--workdir={tmp_path}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert line in one_line(err)
 
 
 def test_an_empty_folder(say, tmp_path):
     folder = text_folder(tmp_path / "text")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert str(folder) in one_line(err)
 
 
 @pytest.mark.parametrize("out", ["", "nowhere/tokenizer.json"])
 def test_a_tokenizer_that_cannot_be_written_is_not_trained(out, say, tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_jax.data_pipeline.build.vocabulary.train_tokenizer", None)
+    monkeypatch.setattr("bert_jax.data_pipeline.store_build.vocabulary.train_tokenizer", None)
     folder = text_folder(tmp_path / "text", PROSE)
     code, _, err = say("data", "tokenizer", f"--source=books:{folder}", f"--out={tmp_path / out}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert str(tmp_path / out) in one_line(err)
 
 
@@ -185,7 +185,7 @@ def test_the_home_folder_may_be_written_short(value, say, tmp_path, monkeypatch)
 
 def test_a_path_without_its_kind(say, tmp_path):
     code, _, err = build(say, tmp_path, "text/books")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "write KIND:PATH, for example books:text/books" in one_line(err)
 
 
@@ -193,7 +193,7 @@ def test_a_run_is_not_an_export(say, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
     code, _, err = say("fill", f"--model={tmp_path}", "The [MASK].")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert f"export it first: bert-jax convert export --workdir={tmp_path}" in one_line(err)
 
 
@@ -206,7 +206,7 @@ def test_the_package_runs_as_a_module(say):
 def test_a_source_that_yields_nothing(say, tmp_path):
     folder = text_folder(tmp_path / "text", " \n \n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "books" in one_line(err)
 
 
@@ -214,7 +214,7 @@ def test_a_file_that_is_not_utf8(say, tmp_path):
     folder = text_folder(tmp_path / "text", PROSE)
     (folder / "bad.txt").write_bytes(PROSE.encode() + b"caf\xe9 and more\n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "bad.txt" in one_line(err)
     assert "UTF-8" in err
 
@@ -223,7 +223,7 @@ def test_a_vocabulary_without_mask(say, tmp_path):
     folder = text_folder(tmp_path / "text", PROSE)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "[MASK]" in one_line(err)
 
 
@@ -231,13 +231,13 @@ def test_a_vocabulary_without_mask(say, tmp_path):
 def test_too_few_documents_for_next_sentences(documents, say, tmp_path):
     folder = text_folder(tmp_path / "text", *[f"{PROSE} Number {i}." for i in range(documents)])
     code, _, _ = build(say, tmp_path, f"books:{folder}")
-    assert code == errors.DONE
+    assert code == exit_codes.DONE
     config = [word for word in TINY if "vocab_size" not in word]
     code, _, err = say(
         "pretrain", *config, "--config.model.vocab_size=59",
         f"--config.data.store={tmp_path / 'store'}", f"--workdir={tmp_path / 'run'}",
     )  # fmt: skip
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "document" in one_line(err)
     assert "books" in err
 
@@ -251,13 +251,13 @@ def test_a_store_whose_hash_does_not_match(say, tmp_path):
     code, _, err = say(
         "pretrain", *TINY, f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}"
     )
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "tokens.npy" in one_line(err)
     assert "sha256" in err
 
 
 def test_a_flag_may_be_written_with_hyphens(capsys):
-    assert cli.main(["pretrain", "--strict-restore", "--cpu-devices=none"]) == errors.USAGE
+    assert cli.main(["pretrain", "--strict-restore", "--cpu-devices=none"]) == exit_codes.USAGE
     assert "flag --cpu_devices" in one_line(capsys.readouterr().err)
 
 
@@ -268,7 +268,7 @@ def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(say, tmp_p
         "pretrain", *TINY, *(f"--config.model.{size}={2**17}" for size in sizes),
         f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}",
     )  # fmt: skip
-    assert code == errors.FAILED
+    assert code == exit_codes.FAILED
     assert "parameters and optimizer state need" in one_line(err)
 
 
@@ -291,7 +291,7 @@ def test_what_others_wrote_is_not_written_over(words, kind, say, tmp_path):
         (tmp_path / "no/file", "no such folder"),
     ):
         code, _, err = say(*(word.format(path) for word in words))
-        assert code == errors.FAILED
+        assert code == exit_codes.FAILED
         assert said in one_line(err)
     assert foreign.read_text() == "<!doctype html>mine"
 
@@ -345,8 +345,8 @@ def test_stopping_and_going_on_by_signal(number, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     process.send_signal(number)
-    assert process.wait(timeout=120) == errors.STOPPED
+    assert process.wait(timeout=120) == exit_codes.STOPPED
     (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
-    assert subprocess.run(final, check=False, timeout=300).returncode == errors.DONE
+    assert subprocess.run(final, check=False, timeout=300).returncode == exit_codes.DONE
     assert read(epath.Path(metrics), "train")[-1]["step"] == step + 10

@@ -22,7 +22,7 @@ from bert_jax import cli
 from bert_jax.aot import report, report_text, topology
 from bert_jax.config.files import load, shipped, slice_of
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 from bert_jax.metrics.records import strict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,7 +222,7 @@ def test_every_kind_of_slice_is_what_libtpu_describes() -> None:
     script = (
         "from bert_jax.aot import topology\n"
         "topology.prepare()\n"
-        "from bert_jax.launch.hardware import slices\n"
+        "from bert_jax.hardware import slices\n"
         "for row in slices.GENERATIONS.values():\n"
         "    for shape in (row.shapes[0], *row.shapes[-3:]):\n"
         "        of = slices.Slice(row, shape)\n"

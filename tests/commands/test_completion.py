@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.commands.completion import script
-from bert_jax.errors import DONE, USAGE
+from bert_jax.exit_codes import DONE, USAGE
 
 pytestmark = pytest.mark.processes
 ASK = {

@@ -10,7 +10,7 @@ import pytest
 from signals import with_signals
 
 import bert_jax
-from bert_jax.data_pipeline.storage.host_name import host_name
+from bert_jax.storage.host_name import host_name
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 COMMAND = (

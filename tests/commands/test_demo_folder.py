@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import demo
 from bert_jax.config.files import load
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.runtime.program import program
 
 CONFIG = load("demo")

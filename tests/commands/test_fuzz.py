@@ -22,15 +22,15 @@ from corpus import small_config, small_store
 from exported import random_params
 from fuzz_cases import KINDS, Case, Places, case
 
-from bert_jax import cli, errors
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
+from bert_jax import cli, exit_codes
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 from bert_jax.workdir import description as workdir
 
 CODES = {
-    errors.DONE, errors.FAILED, errors.USAGE, errors.STOPPED, errors.LOST, errors.NUMBERS,
-    errors.STORAGE,
+    exit_codes.DONE, exit_codes.FAILED, exit_codes.USAGE, exit_codes.STOPPED, exit_codes.LOST,
+    exit_codes.NUMBERS, exit_codes.STORAGE,
 }  # fmt: skip
 LIMIT = 300  # seconds of a process; only ever waited out by a broken one
 
@@ -64,11 +64,11 @@ def wrong_with(code: int | None, err: str) -> str:
         return "a traceback"
     if code not in CODES:
         return f"exit code {code}"
-    if code in (errors.DONE, errors.STOPPED):
+    if code in (exit_codes.DONE, exit_codes.STOPPED):
         return ""
     # Lines of progress and warnings may come before it, and a refused change has a diff after it.
     said = [line for line in lines if line.startswith(("error: ", "usage: "))]
-    if code == errors.USAGE and not lines:  # the overview, on standard output
+    if code == exit_codes.USAGE and not lines:  # the overview, on standard output
         return ""
     return "" if len(said) == 1 else f"{len(said)} lines that say why"
 
@@ -126,9 +126,9 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     fork_server.preload(
-        "bert_jax.api.model", "bert_jax.convert.publish.export", "bert_jax.training.evaluate",
+        "bert_jax.api.model", "bert_jax.publish.export", "bert_jax.training.evaluate",
         "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
-        "bert_jax.training.loop", "bert_jax.data_pipeline.build.build", "test_fuzz",
+        "bert_jax.training.loop", "bert_jax.data_pipeline.store_build.build", "test_fuzz",
     )  # fmt: skip
     counts: collections.Counter = collections.Counter()
     failures = []

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from bert_jax import cli, errors
 )
 def test_a_command_that_cannot_be_started_is_one_line(capsys, words, line):
     """Also what is wrong with the command's own flags is said once, not by each process."""
-    assert cli.main(["launch", "local", "run", *words.split()]) == errors.USAGE
+    assert cli.main(["launch", "local", "run", *words.split()]) == exit_codes.USAGE
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(line)
@@ -51,7 +51,7 @@ def test_a_command_that_cannot_be_started_is_one_line(capsys, words, line):
 
 def test_what_is_wrong_with_the_config_is_said_before_anything_is_started(capsys):
     words = ["--processes=2", "pretrain", "--config=tiny", "--config.deadlines.grce=1"]
-    assert cli.main(["launch", "local", "run", *words, "--workdir=run"]) == errors.FAILED
+    assert cli.main(["launch", "local", "run", *words, "--workdir=run"]) == exit_codes.FAILED
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "error: unknown key --config.deadlines.grce; did you mean deadlines.grace?\n"
@@ -172,7 +172,7 @@ def test_a_job_that_cannot_be_is_one_line(only_git, capsys, monkeypatch, tmp_pat
     assert (out, err.count("\n")) == ("", 1), err
     assert err.startswith(line)
     assert "hf_x" not in err
-    assert code == (errors.USAGE if line.startswith("usage") else errors.FAILED)
+    assert code == (exit_codes.USAGE if line.startswith("usage") else exit_codes.FAILED)
     assert not list(tmp_path.iterdir())
 
 
@@ -180,7 +180,7 @@ def test_a_job_that_cannot_be_is_one_line(only_git, capsys, monkeypatch, tmp_pat
     ("backend", "program"), [("slurm stop --workdir=run", "squeue"), ("gke status", "kubectl")]
 )
 def test_a_program_that_is_missing_is_one_line(only_git, capsys, backend, program):
-    assert cli.main(["launch", *backend.split(), "--name=b1"]) == errors.FAILED
+    assert cli.main(["launch", *backend.split(), "--name=b1"]) == exit_codes.FAILED
     err = capsys.readouterr().err
     assert err.startswith(f"error: {program}: not found on this machine (")
     assert err.count("\n") == 1
@@ -225,7 +225,7 @@ def test_a_dry_run_writes_to_a_new_folder_alone(capsys, monkeypatch, tmp_path):
         assert cli.main(words) == 0
     assert {path.suffix for path in (tmp_path / "mine").iterdir()} == {".sh", ".tar"}
     (tmp_path / "mine" / "run.sh").unlink()
-    assert cli.main(words) == errors.FAILED
+    assert cli.main(words) == exit_codes.FAILED
     assert (
         capsys.readouterr().err
         == "error: mine: exists and is not a dry run of bert-jax; give a new folder\n"

@@ -12,11 +12,11 @@ import pytest
 from absl import flags
 from gcs_emulator import Emulator, emulated
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.commands import paths
-from bert_jax.data_pipeline.errors import StorageError, UserError
-from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, write_output
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import StorageError, UserError
+from bert_jax.storage.outputs import OutputKind, check_output, write_output
 
 MINE = b"mine, and of nobody else"
 
@@ -81,7 +81,7 @@ def refused(words: list[str], path: Path, capsys: pytest.CaptureFixture[str]) ->
     """The one line that refuses a path."""
     code = cli.main(words)
     said = capsys.readouterr().err
-    assert code == errors.FAILED, (words, code, said)
+    assert code == exit_codes.FAILED, (words, code, said)
     (line,) = said.splitlines()
     assert line.startswith((f"error: {path}: ", f"error: {path.resolve()}: ")), (words, said)
     return line
@@ -162,7 +162,7 @@ def test_text_that_wildcards_name_is_an_input_and_its_neighbours_are_not(tmp_pat
     words = ["data", "tokenizer", f"--source=lines:{tmp_path}/part*,lines=1", "--vocab_size=100"]
     line = refused([*words, f"--out={tmp_path}/part2/t.json"], tmp_path / "part2/t.json", capsys)
     assert "is in the input" in line
-    assert cli.main([*words, f"--out={tmp_path}/t.json"]) == errors.DONE
+    assert cli.main([*words, f"--out={tmp_path}/t.json"]) == exit_codes.DONE
 
 
 def test_two_outputs_are_two_files(tmp_path, capsys) -> None:
@@ -212,7 +212,7 @@ def test_an_object_of_others_in_a_bucket_is_kept(server: Emulator, capsys) -> No
     at = "gs://bucket/{}".format
     with pytest.raises(UserError, match="exists and is not a page of bert-jax"):
         write_output(at("a"), b"new", marked)
-    assert cli.main([word.format("a") for word in page]) == errors.FAILED
+    assert cli.main([word.format("a") for word in page]) == exit_codes.FAILED
     assert "gs://bucket/a: exists and is not a page of bert-jax" in capsys.readouterr().err
     for name in ("b", "c", "new"):
         write_output(at(name), b"new", marked)
@@ -234,7 +234,7 @@ def test_a_working_folder_of_others_in_a_bucket_is_kept(server: Emulator, tmp_pa
     words += [f"--tokenizer={tmp_path}/tokenizer.json", f"--out={tmp_path}/store", "--shard=1/1"]
     for name, data in (("settings.json", b'{"theirs": 1}'), ("thesis.txt", MINE)):
         server.write("bucket", f"w/{name}", data)
-        assert cli.main(words) == errors.FAILED
+        assert cli.main(words) == exit_codes.FAILED
         assert "gs://bucket/w: exists and is not a working folder" in capsys.readouterr().err
         assert server.read("bucket", f"w/{name}") == data
         server.delete("bucket", f"w/{name}")
@@ -244,7 +244,7 @@ def test_a_disk_that_takes_nothing_is_one_line(tmp_path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bert_jax.data_pipeline.storage.atomic.write_bytes", full)
+    monkeypatch.setattr("bert_jax.storage.atomic.write_bytes", full)
     with pytest.raises(StorageError, match=r"a: cannot be written \(No space left on device\)"):
         write_output(tmp_path / "a", b"new", UNMARKED)
 
@@ -298,6 +298,6 @@ def test_a_folder_that_appears_by_a_rename_has_a_name(
     (tmp_path / "text.txt").write_text("A line.\n")
     monkeypatch.chdir(tmp_path / "here/sub" if name == ".." else tmp_path / "here")
     before, path = tree(tmp_path), name or tmp_path / "here"
-    assert cli.main([*verb.split(), f"--out={path}"]) == errors.FAILED
+    assert cli.main([*verb.split(), f"--out={path}"]) == exit_codes.FAILED
     assert f"error: {path}: give the name of a new folder" in capsys.readouterr().err
     assert tree(tmp_path) == before

@@ -12,7 +12,8 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.configs import base
-from bert_jax.errors import FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import FAILED
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "configs"
 REGENERATE = "PYTHONPATH=tests/support python tests/config/test_config.py"

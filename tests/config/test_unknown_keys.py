@@ -6,7 +6,8 @@ from bert_jax import cli
 from bert_jax.config import unknown_keys
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.errors import FAILED, USAGE, nearest, nearest_name
+from bert_jax.errors import nearest, nearest_name
+from bert_jax.exit_codes import FAILED, USAGE
 
 KEYS = flatten(to_dict(Config()))
 

@@ -12,7 +12,7 @@ from bert_jax import cli
 from bert_jax.config.files import define_config, read_config, resolve
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.errors import DONE, FAILED
+from bert_jax.exit_codes import DONE, FAILED
 
 
 def read(*words: str) -> Config:

@@ -11,7 +11,7 @@ from tiny_words import TINY
 from bert_jax import cli
 from bert_jax.config.files import load
 from bert_jax.config.shipped import shipped
-from bert_jax.errors import DONE, FAILED
+from bert_jax.exit_codes import DONE, FAILED
 
 WORDS = [word for word in TINY if "vocab_size" not in word]
 GIVEN = {"spanbert_base": 28996}

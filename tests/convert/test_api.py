@@ -20,11 +20,11 @@ from bert_jax import cli
 from bert_jax.api.model import Fill, Model
 from bert_jax.commands.fill import print_fills
 from bert_jax.convert import weights
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 TEXT = "the quick brown fox jumps over the lazy dog while seven wizards quietly brew a potion"
 WORDS = TEXT.split()

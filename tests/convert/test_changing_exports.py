@@ -8,11 +8,11 @@ import pytest
 from exported import base_config, random_params
 
 from bert_jax.convert import weight_files
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import read_folder
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 
 def flip_in_time(file: Path) -> None:

@@ -20,10 +20,10 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
 from bert_jax.convert.compare import Comparison, compare
-from bert_jax.convert.publish.export import run_export
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import DONE, FAILED, USAGE
+from bert_jax.exit_codes import DONE, FAILED, USAGE
+from bert_jax.publish.export import run_export
 
 PAIR_HEAD = "next-sentence or sentence-order head"
 OUTPUTS = [

@@ -29,16 +29,16 @@ from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.publish.export import export, run_export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import STORAGE, StorageError
+from bert_jax.errors import StorageError, UserError
+from bert_jax.exit_codes import STORAGE
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
+from bert_jax.publish.export import export, run_export
+from bert_jax.publish.model_card import Card
 from bert_jax.runtime.console import console
+from bert_jax.storage import atomic
 from bert_jax.workdir.layout import Workdir
 
 

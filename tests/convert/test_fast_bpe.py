@@ -8,10 +8,10 @@ import pytest
 from exported import random_params
 from layout_models import layout_config
 
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 

@@ -18,11 +18,11 @@ from small import model_config
 from tensorflow_bundle import write_google_folder
 
 from bert_jax.convert import weights
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.errors import UserError
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
+from bert_jax.publish.weight_writer import WeightFormat
 
 SHARDS = {"max_shard_size": "20KB"}
 GROUPS, PER_GROUP = 10, 34  # of each of seven kinds: 2,380 in all

@@ -22,11 +22,12 @@ from bert_jax.convert.folders.files import FILES
 from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.folders.table import NO_EFFECT, REFUSED, find_entry
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = model_config()

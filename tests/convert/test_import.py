@@ -24,7 +24,8 @@ from tensorflow_bundle import write_google_folder
 import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
-from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import DONE, FAILED
 
 CONFIG = model_config()
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(94))]

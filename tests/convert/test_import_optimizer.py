@@ -19,7 +19,8 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums, weights
 from bert_jax.convert.google_bert import read_google_bert
 from bert_jax.convert.tensorflow.checkpoint import TensorFlowCheckpoint
-from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.training import optimizer_state
 
 CONFIG = model_config()

@@ -19,13 +19,13 @@ from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 FORMS = {
     "roberta": {"layout": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5},

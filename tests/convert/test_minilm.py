@@ -10,10 +10,10 @@ from minilm import GOLDEN, MODEL, SENTENCES, needs_minilm
 import bert_jax
 from bert_jax import cli
 from bert_jax.api.embed import Settings, embed
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import read_folder
-from bert_jax.errors import DONE
+from bert_jax.exit_codes import DONE
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 pytestmark = [needs_minilm, pytest.mark.slow]
 TOLERANCE = 1e-5

@@ -12,9 +12,9 @@ from exported import random_params
 from layout_models import LAYOUTS, TASKS, layout_config, task_config, task_params
 
 import bert_jax
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = Path(os.environ.get("BERT_JAX_PEER", ROOT / ".venv/peer"))

@@ -16,11 +16,12 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.api.embed import Settings, embed
 from bert_jax.config.files import load as config_of
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.finetune.task_tokenizer import find_tokenizer
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 from bert_jax.training.initial_architecture import find_architecture
 from bert_jax.workdir.layout import Workdir
 

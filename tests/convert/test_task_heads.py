@@ -14,9 +14,10 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 EVERY = [(layout, task) for layout in LAYOUTS for task in TASKS]
 CLASSIFIER = "single_label_classification"

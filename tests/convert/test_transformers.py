@@ -14,15 +14,15 @@ from small import COMPUTE, model_config
 import bert_jax
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.sources import find, parse_source, read
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.shard import cleaned
+from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.text.sentences import split
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 pytestmark = [
     pytest.mark.torch,

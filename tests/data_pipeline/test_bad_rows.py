@@ -12,9 +12,9 @@ from gcs_emulator import emulated
 from row_files import write_arrow, write_csv, write_jsonl, write_parquet, write_saved, zstd
 
 from bert_jax import cli
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, cutting, find, parse_source, ranges, read_range
 from bert_jax.data_pipeline.sources.document import Document
+from bert_jax.errors import UserError
 
 ROWS = [{"id": n, "text": f"Row {n}.", "none": None} for n in range(40)]
 

@@ -16,12 +16,12 @@ from bert_jax.data_pipeline.analysis.baselines import (
     tokens_per_document,
     unigram_loss,
 )
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split, write_store
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 IDS = 12
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefg"])

@@ -24,11 +24,11 @@ from made_plans import make_plan
 
 from bert_jax.data_pipeline.assemble import Assembler
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
+from bert_jax.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from made_batches import batches_of, random_documents
 
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 
 def test_prefetch_keeps_the_order():

@@ -19,14 +19,14 @@ import pytest
 from gcs_emulator import Emulator
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import beam, units
-from bert_jax.data_pipeline.build.digests import FileDigests
-from bert_jax.data_pipeline.build.shard import build_shard
-from bert_jax.data_pipeline.build.shard_files import Unit
-from bert_jax.data_pipeline.build.worker_package import write_package
 from bert_jax.data_pipeline.sources import cutting, find, parse_source
-from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.store_build import beam, units
+from bert_jax.data_pipeline.store_build.digests import FileDigests
+from bert_jax.data_pipeline.store_build.shard import build_shard
+from bert_jax.data_pipeline.store_build.shard_files import Unit
+from bert_jax.data_pipeline.store_build.worker_package import write_package
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.storage.digest import file_digest
 
 PACKAGES = os.environ.get("BERT_JAX_BEAM", "")
 HERE = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ TWO_PROCESSES = ("--direct_num_workers=2", "--direct_running_mode=multi_processi
 COMMAND = f"""
 import sys
 from bert_jax import cli
-from bert_jax.data_pipeline.build import units
+from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.sources import cutting
 
 if __name__ == "__main__":
@@ -267,7 +267,7 @@ def test_the_package_of_workers_builds_shards_without_jax(
     (tmp_path / "worker.py").write_text(
         "import pickle, sys\n"
         "import bert_jax\n"
-        "from bert_jax.data_pipeline.build import beam, units\n"
+        "from bert_jax.data_pipeline.store_build import beam, units\n"
         "unit = pickle.loads(sys.stdin.buffer.read())\n"
         "versions = {unit.source.name: units.versions_of(unit)}\n"
         "beam._build(unit, versions, 'failure.txt')\n"

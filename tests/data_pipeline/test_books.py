@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from source_files import Written, writer
 
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source, read_range
 from bert_jax.data_pipeline.sources.document import Range
+from bert_jax.data_pipeline.store_build.shard import cleaned
+from bert_jax.errors import UserError
 
 
 @pytest.fixture

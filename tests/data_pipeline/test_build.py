@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build import build, units, working_folder
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.digests import FileDigests
-from bert_jax.data_pipeline.build.held_out import held_out_count
-from bert_jax.data_pipeline.build.shard import raw_hash
-from bert_jax.data_pipeline.build.shard_files import Unit, damage
-from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build import build, units, working_folder
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.digests import FileDigests
+from bert_jax.data_pipeline.store_build.held_out import held_out_count
+from bert_jax.data_pipeline.store_build.shard import raw_hash
+from bert_jax.data_pipeline.store_build.shard_files import Unit, damage
+from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -286,8 +286,8 @@ KILL = """
 import os, signal, sys, threading, time
 from multiprocessing import active_children
 from pathlib import Path
-from bert_jax.data_pipeline.build import build, units
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.store_build import build, units
+from bert_jax.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 

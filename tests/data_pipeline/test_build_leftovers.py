@@ -16,13 +16,13 @@ import pytest
 from full_disk import fill_disk
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import build, units, working_folder
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.shard_files import Unit
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build import build, units, working_folder
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])

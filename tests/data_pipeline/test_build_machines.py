@@ -16,11 +16,11 @@ from gcs_emulator import Emulator
 from row_files import Rows, write_arrow, write_csv, write_jsonl, write_parquet
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import digests, units
-from bert_jax.data_pipeline.build.shard_files import SUMMARY
 from bert_jax.data_pipeline.sources import cutting
-from bert_jax.data_pipeline.storage.versions import HashedFile
+from bert_jax.data_pipeline.store_build import digests, units
+from bert_jax.data_pipeline.store_build.shard_files import SUMMARY
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.storage.versions import HashedFile
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -413,7 +413,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Emulator:
 COMMAND = """
 import sys
 from bert_jax import cli
-from bert_jax.data_pipeline.build import digests, units
+from bert_jax.data_pipeline.store_build import digests, units
 from bert_jax.data_pipeline.sources import cutting
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ import pytest
 from gcs_emulator import Emulator, emulated
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import shard, units, vocabulary, working_folder
-from bert_jax.data_pipeline.build.digests import FileDigests
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import cutting, find, parse_source
-from bert_jax.data_pipeline.storage import versions
-from bert_jax.data_pipeline.storage.local_copy import local_folder
-from bert_jax.data_pipeline.storage.versions import hashed, opened_once, version_of
+from bert_jax.data_pipeline.store_build import shard, units, vocabulary, working_folder
+from bert_jax.data_pipeline.store_build.digests import FileDigests
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.storage import versions
+from bert_jax.storage.local_copy import local_folder
+from bert_jax.storage.versions import hashed, opened_once, version_of
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", "."])
 OLD, NEW = (f"{letter} {letter}.\n\n" * 400 for letter in "ab")
@@ -246,7 +246,7 @@ def test_digests_of_an_earlier_version_are_computed_once(text, tmp_path, monkeyp
     digests = FileDigests(tmp_path)
     assert digests.of(text).digest == hashed(text).digest
     digests.save()
-    monkeypatch.setattr("bert_jax.data_pipeline.build.digests.hashed", None)
+    monkeypatch.setattr("bert_jax.data_pipeline.store_build.digests.hashed", None)
     assert FileDigests(tmp_path).of(text).version == version_of(text)
 
 
@@ -320,8 +320,8 @@ def test_an_object_that_is_overwritten_while_it_is_copied_is_not_kept(
     server, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    from bert_jax.data_pipeline.storage import local_copy
-    from bert_jax.data_pipeline.storage.files import path_of
+    from bert_jax.storage import local_copy
+    from bert_jax.storage.files import path_of
 
     server.write("bucket", "a.arrow", OLD.encode())
     path, copyfile = path_of("gs://bucket/a.arrow"), local_copy.shutil.copyfileobj

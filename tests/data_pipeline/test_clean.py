@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceNormalizer
 from tokenizers.normalizers import BertNormalizer
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import KINDS
 from bert_jax.data_pipeline.text.clean import clean
 from bert_jax.data_pipeline.text.sentences import split
+from bert_jax.errors import UserError
 
 WIKI = [
     ("element", 'Won.<ref name="a/b"></ref> He.', "Won. He."),

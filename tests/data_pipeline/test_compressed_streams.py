@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.reading import lines
+from bert_jax.errors import UserError
 
 COMPRESS = {".bz2": bz2.compress, ".xz": lzma.compress}
 TEXT = [f"line {number}" for number in range(3000)]

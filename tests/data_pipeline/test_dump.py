@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from small_dump import END, HEAD, articles, multistream, page
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import cutting, dump, find, parse_source, ranges, read_range
 from bert_jax.data_pipeline.sources.document import Document, Range
+from bert_jax.errors import UserError
 
 
 def documents(path: Path, part: Range | None = None) -> tuple[list[Document], Counter[str]]:

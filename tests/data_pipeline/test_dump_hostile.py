@@ -15,13 +15,13 @@ import pytest
 from small_dump import END, HEAD, articles, multistream, page
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import dump, find, parse_source, ranges, read_range
 from bert_jax.data_pipeline.sources.document import Document
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.wikitext import UNKNOWN, plain_text
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 CUTS = 200
 SECONDS = 60

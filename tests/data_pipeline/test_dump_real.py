@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.sources import parse_source, read
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import units
-from bert_jax.data_pipeline.build.build import build_shards, build_store
-from bert_jax.data_pipeline.build.near_duplicates import _LEAST, _keep_first
-from bert_jax.data_pipeline.build.signatures import PLACES, signature
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import cutting, parse_source
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build import units
+from bert_jax.data_pipeline.store_build.build import build_shards, build_store
+from bert_jax.data_pipeline.store_build.near_duplicates import _LEAST, _keep_first
+from bert_jax.data_pipeline.store_build.signatures import PLACES, signature
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -172,7 +172,7 @@ def test_a_signature_does_not_depend_on_the_pieces_it_is_made_in(
     text = " ".join(words(300, 1))
     whole = signature(text)
     for size in (1, 7, 100):
-        monkeypatch.setattr("bert_jax.data_pipeline.build.signatures._CHUNK", size)
+        monkeypatch.setattr("bert_jax.data_pipeline.store_build.signatures._CHUNK", size)
         assert np.array_equal(signature(f"{text.upper()} \n"), whole)
     assert not np.array_equal(signature("one two"), signature("one three"))
     assert not np.array_equal(signature("one two"), signature("two one"))

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from row_files import write_arrow, write_parquet
 
-from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
+from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.demo import source_of
+from bert_jax.errors import UserError
 
 TEXT = b"It was a dark night. Nothing moved.\n"
 ZIP, OTHER = "unpack it", "write its rows to a .jsonl file"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fuzz_cases import damaged
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 CASES, GROUPS = 50, 2  # a second or so; ten times as many by night
 TEXTS = ["", "the cat", "a" * 30 + "b", "[MASK] <mask> [PAD]", "\u0301\U0001f600 ünï \x00"]

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.settings import PlanSettings
 from bert_jax.data_pipeline.sources import find, parse_source, read
-from bert_jax.data_pipeline.storage import cache_dir
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.storage import cache_dir
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -159,7 +159,7 @@ def test_a_regular_expression_that_never_ends_is_one_line(
         (text / f"{name}.txt").write_text(f"{'a' * 40}b {name}.\n\none.\n\ntwo.\n")
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     source = parse_source(f"lines:{text}")
-    monkeypatch.setattr("bert_jax.data_pipeline.build.units._UNIT_BYTES", 1)
+    monkeypatch.setattr("bert_jax.data_pipeline.store_build.units._UNIT_BYTES", 1)
     with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library failed"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)
 
@@ -196,7 +196,7 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
 @pytest.mark.processes
 def test_an_unknown_user_without_home_is_told_too() -> None:
     script = (
-        "import os; from bert_jax.data_pipeline.storage.cache_dir import cache_dir; "
+        "import os; from bert_jax.storage.cache_dir import cache_dir; "
         "os.setuid(54321); "
         "[os.environ.pop(n, None) for n in ('HOME', 'BERT_JAX_CACHE', 'XDG_CACHE_HOME')]; "
         "cache_dir()"

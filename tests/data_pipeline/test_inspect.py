@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bert_jax
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.commands.command import parse
 from bert_jax.config.files import read_config
 from bert_jax.config.schema import Config
@@ -30,10 +30,10 @@ from bert_jax.data_pipeline.analysis.inspect import (
     decode,
 )
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import batch_view
@@ -203,7 +203,7 @@ class Reader(HTMLParser):
 def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, capsys) -> None:
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, "--examples=2", f"--html={page}"]) == errors.DONE
+    assert cli.main([*words, "--examples=2", f"--html={page}"]) == exit_codes.DONE
     out = capsys.readouterr().out
     for told in ("wiki", "books", f"{len(store.train.document_lengths) // 2}", "fill", "bigram"):
         assert told in out
@@ -230,7 +230,7 @@ def test_the_page_names_the_command_that_trains_on_these_examples(store, tmp_pat
     page, config = tmp_path / "page.html", small_config(store)
     words = ["data", "inspect", f"--store={store.path}", *overrides(config)]
     words += ["--config.data.source_weights=wiki=2,books=1", f"--html={page}"]
-    assert cli.main(words) == errors.DONE
+    assert cli.main(words) == exit_codes.DONE
     shown = re.search("<pre><code>(.*?)</code>", page.read_text(), re.DOTALL)
     typed = shlex.split(html.unescape(re.sub("<.*?>", "", shown[1])))
     flags = typed[typed.index("pretrain") + 1 :]
@@ -252,7 +252,7 @@ def test_a_program_gets_a_page_without_a_command(store, tmp_path) -> None:
 def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
     words += ["--config.data.pairing=single", "--config.phases[0].seq_length=8"]
-    assert cli.main(words) == errors.DONE
+    assert cli.main(words) == exit_codes.DONE
     long = store.train.sentence_lengths[store.train.sentence_lengths > 6]
     (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences dropped" in li]
     assert f" {len(long)} " in line
@@ -261,7 +261,7 @@ def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
 
 def test_a_second_text_out_of_order_may_be_a_random_one(store, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, "--config.data.pairing=sop", "--examples=8"]) == errors.DONE
+    assert cli.main([*words, "--config.data.pairing=sop", "--examples=8"]) == exit_codes.DONE
     out = capsys.readouterr().out
     assert out.count("swapped") == out.count("swapped or random") > 1
 
@@ -282,7 +282,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     )
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, f"--html={page}"]) == errors.DONE
+    assert cli.main([*words, f"--html={page}"]) == exit_codes.DONE
     reader = Reader()
     reader.feed(page.read_text())
     assert not reader.open
@@ -292,7 +292,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
         assert word in shown
     assert "\u202e" not in shown
     assert "[bold]x" in capsys.readouterr().out
-    assert cli.main([*words, "--examples=0"]) == errors.DONE
+    assert cli.main([*words, "--examples=0"]) == exit_codes.DONE
     assert "[red]<i>$a" in capsys.readouterr().out
 
 
@@ -308,7 +308,9 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
 )
 def test_a_wrong_flag_is_one_line(flag: str, line: str, store: TokenStore, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store)), flag]
-    assert cli.main(words) == (errors.STORAGE if line == "cannot be written" else errors.FAILED)
+    assert cli.main(words) == (
+        exit_codes.STORAGE if line == "cannot be written" else exit_codes.FAILED
+    )
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -356,7 +358,7 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
     run, fed = seen
     out = tmp_path / "batch.npz"
     words = ["data", "batch", f"--workdir={run}", "--step=3", "--rows=6:8", f"--out={out}"]
-    assert cli.main(words) == errors.DONE
+    assert cli.main(words) == exit_codes.DONE
     assert re.findall(r"^row \d", capsys.readouterr().out, re.MULTILINE) == ["row 6", "row 7"]
     assert np.array_equal(np.load(out)["input_ids"], fed[3]["input_ids"][6:8])
 
@@ -372,17 +374,17 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
     ],
 )
 def test_a_batch_that_cannot_be_is_one_line(flags, line, seen, capsys) -> None:
-    assert cli.main(["data", "batch", f"--workdir={seen[0]}", *flags]) == errors.FAILED
+    assert cli.main(["data", "batch", f"--workdir={seen[0]}", *flags]) == exit_codes.FAILED
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_another_store_than_the_runs_is_refused(seen, tmp_path, capsys) -> None:
     other = small_store(tmp_path / "other", documents=41)
     words = ["data", "batch", f"--workdir={seen[0]}", "--step=0", f"--store={other.path}"]
-    assert cli.main(words) == errors.FAILED
+    assert cli.main(words) == exit_codes.FAILED
     assert "its train digest is" in capsys.readouterr().err
     renamed = small_store(tmp_path / "renamed", words="v")
-    assert cli.main([*words[:-1], f"--store={renamed.path}"]) == errors.FAILED
+    assert cli.main([*words[:-1], f"--store={renamed.path}"]) == exit_codes.FAILED
     assert "its tokenizer digest is" in capsys.readouterr().err
 
 
@@ -390,7 +392,7 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
     moved = small_store(tmp_path / "moved")
     assert moved.train.digest == store.train.digest
     words = ["data", "batch", f"--workdir={seen[0]}", "--step=0", f"--store={moved.path}"]
-    assert cli.main(words) == errors.DONE
+    assert cli.main(words) == exit_codes.DONE
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
@@ -435,7 +437,7 @@ def test_real_text(real_wiki_files, real_books, real_data, tmp_path, capsys) -> 
     store = build_store(sources, tokenizer, tmp_path / "store", workers=1, progress=False)
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", "--examples=3", f"--html={page}"]
-    assert cli.main(words) == errors.DONE
+    assert cli.main(words) == exit_codes.DONE
     out = capsys.readouterr().out
     split = store.manifest["sources"][0]["splits"]["train"]
     assert f"{split['tokens']:,}" in out

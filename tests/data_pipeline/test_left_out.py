@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import units
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, find, parse_source, read
 from bert_jax.data_pipeline.sources.finding import printable
 from bert_jax.data_pipeline.store.manifest import manifest_digest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store_build import units
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])

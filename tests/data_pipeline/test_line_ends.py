@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data_pipeline.build.shard import cleaned, raw_hash
 from bert_jax.data_pipeline.sources import documents, find, parse_source, read
 from bert_jax.data_pipeline.sources.document import SourceSpec
-from bert_jax.finetune import conll, table
+from bert_jax.data_pipeline.store_build.shard import cleaned, raw_hash
+from bert_jax.finetune.tasks import conll, table
 
 ENDS = pytest.mark.parametrize(
     "end", ["\n", "\r\n", "\r", "\r\r\n"], ids=["LF", "CRLF", "CR", "CRCRLF"]

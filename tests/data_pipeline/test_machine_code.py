@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.data_pipeline.random import numba_jit
 from bert_jax.data_pipeline.random.numba_jit import compiled
-from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
+from bert_jax.storage.digested_files import DigestedFiles, own_folder
 
 
 def triple(x):
@@ -127,7 +127,7 @@ def test_without_a_writable_folder_code_is_compiled_in_memory(roots, capfd):
 
 
 def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba_jit, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(numba_jit, "_TOP", tmp_path / "package")
     monkeypatch.setattr(numba_jit, "_PREFIX", "package")
     (tmp_path / "package" / "below").mkdir(parents=True)
     loops, draws, other = (

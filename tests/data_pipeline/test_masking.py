@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.assemble import BatchArrays
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random import counter_rng
+from bert_jax.errors import UserError
 
 CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
 SIGMAS = 4.4

@@ -10,10 +10,10 @@ from made_plans import make_plan
 from test_pairing import addressed, share, split_of
 from test_plan import equal
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.plan.settings import parse_weights
+from bert_jax.errors import UserError
 
 SOURCES = ("books", "wiki")
 MODES = ("nsp", "sop", "full_sentences", "doc_sentences", "single")

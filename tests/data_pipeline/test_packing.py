@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan.packing import Limits, find_patterns, pack, packing_bound
+from bert_jax.errors import UserError
 
 KEY = np.uint64(7)
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_plans import make_plan
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.store.split import Split
+from bert_jax.errors import UserError
 
 SIGMAS = 4.4
 words = st.integers(0, 2**64 - 1)

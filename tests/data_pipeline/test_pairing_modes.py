@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from made_plans import make_plan
 from test_pairing import addressed, pairs_of, share, split_of
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
+from bert_jax.errors import UserError
 
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
 

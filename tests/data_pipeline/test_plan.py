@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from made_plans import make_plan
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan import cache as plan_cache
 from bert_jax.data_pipeline.plan import files
@@ -18,6 +17,7 @@ from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
+from bert_jax.errors import UserError
 
 SPEC = PlanSpec(32, seed=5)
 

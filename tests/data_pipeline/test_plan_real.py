@@ -9,13 +9,13 @@ import pytest
 from made_plans import make_plan
 from test_pairing import share
 
-from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SLOTS = {128: 20, 512: 77}

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import cutting, parse_source, ranges, read, read_range
 from bert_jax.data_pipeline.sources import lines as lines_kind
 from bert_jax.data_pipeline.sources.cutting import cut_file, line_end
 from bert_jax.data_pipeline.sources.document import Document, Range
 from bert_jax.data_pipeline.sources.reading import lines
+from bert_jax.errors import UserError
 
 # Ends of lines, blank lines of several kinds and lengths, a byte order mark, bytes of é.
 PIECES = (

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import arrow
 from bert_jax.data_pipeline.sources.document import SourceSpec
+from bert_jax.errors import UserError
 
 
 @pytest.fixture

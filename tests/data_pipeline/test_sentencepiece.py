@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source, read
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text.sentences import split
 from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert, train_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 ALGORITHMS = ("unigram", "bpe")
 SIZES = {"unigram": 200, "bpe": 380}  # about as many pieces as HARD gives

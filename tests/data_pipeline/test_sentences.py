@@ -11,10 +11,10 @@ import sentencex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import find, parse_source
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.sentences import cut, split
+from bert_jax.errors import UserError
 
 # " | " marks the end of a sentence.
 ENGLISH = [

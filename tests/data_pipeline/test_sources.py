@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from source_files import Written, documents, writer
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import (
     SourceSpec,
     find,
     parse_source,
 )
 from bert_jax.data_pipeline.sources.reading import cut
+from bert_jax.errors import UserError
 
 PLAIN = """\
 <doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="A &quot;b&quot;">

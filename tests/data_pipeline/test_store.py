@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import retry
 from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.writer import ArrayWriter, StoredDocument, make_split, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.storage import retry
 
 TRAIN = [StoredDocument([[5, 6, 7], [8]]), StoredDocument([[9, 9]], source=1, language=1)]
 HELD_OUT = [StoredDocument([[6]])]

@@ -17,7 +17,7 @@ from corpus import small_config, small_store
 from etils import epath
 from runs import complete_steps
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.commands.command import Command
 from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store import watched_files
@@ -196,7 +196,7 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
         "", "", lambda *_: None, lambda *_: pretrain(config, tmp_path / "run"), is_run=True
     )
     monkeypatch.setitem(cli.COMMANDS, "train", verb)
-    assert cli.main(["train"]) == errors.STORAGE
+    assert cli.main(["train"]) == exit_codes.STORAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {store.path}: changed while it was in use: train/tokens.npy")
     assert all(saved < step for saved in complete_steps(tmp_path / "run"))
@@ -249,7 +249,7 @@ def test_a_page_that_was_cut_away_ends_with_a_line(how, tmp_path):
     if how == "another file":
         assert (done.returncode, done.stderr) == (-signal.SIGBUS, "")
         return
-    assert done.returncode == errors.STORAGE
+    assert done.returncode == exit_codes.STORAGE
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: {folder}: changed while it was in use: ")
     assert "SIGBUS" in line

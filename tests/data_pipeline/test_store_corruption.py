@@ -17,16 +17,16 @@ from corpus import small_store
 from made_plans import make_plan
 from store_corruptions import Touch, corrupt
 
-from bert_jax import cli, errors
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax import cli, exit_codes
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.files import find
 from bert_jax.data_pipeline.plan.plan import COLUMNS, Plan, PlanSpec
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 
 SPEC = PlanSpec(32, pairing="nsp", negative_pool="corpus")
 
@@ -93,7 +93,7 @@ def check(original: TokenStore, tmp_path: Path, number: int, capsys) -> None:
     assert "Traceback" not in said, did
     if opened is None:
         words = [f"--config.data.store={path}", f"--workdir={tmp_path / 'run'}"]
-        assert cli.main(["pretrain", "--config=tiny", *words]) == errors.FAILED, did
+        assert cli.main(["pretrain", "--config=tiny", *words]) == exit_codes.FAILED, did
         said = capsys.readouterr().err
         assert said.startswith("error: "), did
         assert str(path) in said, did
@@ -155,7 +155,7 @@ def test_in_a_process_of_its_own_it_is_one_line_too(original, tmp_path) -> None:
             timeout=120,
             check=False,
         )
-        assert done.returncode == errors.FAILED
+        assert done.returncode == exit_codes.FAILED
         said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
         assert len(said) == 1, done.stderr
         assert f"{file}: bytes 0 to" in said[0]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 ENTRIES = [*SPECIAL_TOKENS, "[", "]", "mask", "un", "##aff", "##able", "hello", "e", "cafe"]
 TRAIN = """

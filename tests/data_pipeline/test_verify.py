@@ -10,15 +10,15 @@ from corpus import small_store
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import cli, errors
-from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax import cli, exit_codes
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store import digests
 from bert_jax.data_pipeline.store.digests import FileDigest, entry_of
 from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS, bytes_to_verify, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 
 FILES = ("tokenizer.json", *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
 
@@ -142,7 +142,7 @@ def test_all_that_is_looked_at_is_reported(original: TokenStore) -> None:
 
 
 def test_the_verb_says_what_was_checked(original: TokenStore, capsys) -> None:
-    assert cli.main(["data", "verify", f"--store={original.path}"]) == errors.DONE
+    assert cli.main(["data", "verify", f"--store={original.path}"]) == exit_codes.DONE
     out = capsys.readouterr().out
     for told in ("13 files", "sha256", "ids", "100", "tokenizer"):
         assert told in out
@@ -154,7 +154,7 @@ def test_the_verb_says_what_is_wrong_in_one_line(store: Path, capsys) -> None:
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 4
     file.write_bytes(damaged)
-    assert cli.main(["data", "verify", f"--store={store}"]) == errors.FAILED
+    assert cli.main(["data", "verify", f"--store={store}"]) == exit_codes.FAILED
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert str(file) in line
     assert f"bytes 0 to {len(damaged) - 1:,}" in line
@@ -165,10 +165,10 @@ def test_a_store_of_real_text(real_wiki_files, real_books, real_data, tmp_path, 
     tokenizer = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")
     sources = [parse_source(f"{kind}:{folder}") for kind, folder in folders.items()]
     built = build_store(sources, tokenizer, tmp_path / "store", workers=1, progress=False)
-    assert cli.main(["data", "verify", f"--store={built.path}"]) == errors.DONE
+    assert cli.main(["data", "verify", f"--store={built.path}"]) == exit_codes.DONE
     tokens = built.path / "train" / "tokens.npy"
     with tokens.open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\xff")
-    assert cli.main(["data", "verify", f"--store={built.path}"]) == errors.FAILED
+    assert cli.main(["data", "verify", f"--store={built.path}"]) == exit_codes.FAILED
     assert f"{tokens}: bytes 0 to" in capsys.readouterr().err

@@ -6,9 +6,9 @@ import re
 import pytest
 import wikitext_pages as made
 
-from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.sources.document import Document
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text.wikitext import plain_text
 from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_sentencepiece import HARD, SIZES, train_raw
 
-from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.sources import SourceSpec, find, read
+from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text.sentences import split
 from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Encoded, Tokenizer

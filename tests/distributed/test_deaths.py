@@ -25,7 +25,7 @@ from processes import (
 from runs import complete_steps
 
 from bert_jax.config.schema import Config
-from bert_jax.errors import DONE, FAILED, LOST, STORAGE
+from bert_jax.exit_codes import DONE, FAILED, LOST, STORAGE
 from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes

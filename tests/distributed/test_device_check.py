@@ -9,7 +9,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.distributed.device_check import check_devices
 from bert_jax.errors import LostError, UserError
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 
 
 def peers(process: int, count: int) -> types.SimpleNamespace:

@@ -32,7 +32,7 @@ from bert_jax.distributed.peers import ProcessGroup, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.rendezvous import Roster
 from bert_jax.distributed.watchdog import ProcessExit
-from bert_jax.errors import NUMBERS
+from bert_jax.exit_codes import NUMBERS
 from bert_jax.metrics import records
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import lifecycle

@@ -13,7 +13,8 @@ from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.heartbeat import Heartbeat
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.distributed.rendezvous import Roster
-from bert_jax.errors import LOST, LostError
+from bert_jax.errors import LostError
+from bert_jax.exit_codes import LOST
 from bert_jax.runtime.activity import ActivityClock
 
 pytestmark = pytest.mark.processes  # they wait for deadlines

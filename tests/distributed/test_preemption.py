@@ -19,7 +19,8 @@ from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.peers import ProcessGroup, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler, StopRequestedError
 from bert_jax.distributed.rendezvous import Roster
-from bert_jax.errors import LOST, STOPPED, StoppedError
+from bert_jax.errors import StoppedError
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import setup
 from bert_jax.training.loop import pretrain

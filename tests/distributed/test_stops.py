@@ -27,7 +27,7 @@ from runs import complete_steps
 from signals import with_signals
 
 from bert_jax.config.schema import Config
-from bert_jax.errors import LOST, STOPPED
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.metrics import records
 from bert_jax.workdir.layout import Workdir
 

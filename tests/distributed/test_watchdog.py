@@ -11,7 +11,7 @@ import pytest
 from corpus import small_config, small_store
 
 from bert_jax.config.schema import DeadlineConfig
-from bert_jax.errors import LOST, STOPPED
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 
 LIMIT = 60.0  # seconds

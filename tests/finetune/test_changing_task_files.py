@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from test_prepared_glue import write_prepared
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import versions
-from bert_jax.finetune import conll, glue, prepared_glue, squad, table
-from bert_jax.finetune.examples import Examples
-from bert_jax.finetune.table import Columns
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks import conll, glue, prepared_glue, squad, table
+from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.table import Columns
+from bert_jax.storage import versions
 
 SQUAD = (
     '{"data": [{"paragraphs": [{"context": "Ada lives.", "qas": [{"id": "1", "question": "Who?",'

@@ -6,7 +6,7 @@ from small_task import WORDS
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.finetune.encoding import cut_longer, encode
+from bert_jax.finetune.tasks.encoding import cut_longer, encode
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -20,11 +20,11 @@ from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.encoding import Targets
 from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.predicting import find_model
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import open_task
+from bert_jax.finetune.tasks.encoding import Targets
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training import step as steps

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.glue import TASKS, read, read_dev
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks.glue import TASKS, read, read_dev
 
 MNLI_COLUMNS = (
     "index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse",

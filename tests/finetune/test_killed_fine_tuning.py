@@ -16,7 +16,7 @@ from runs import complete_steps, read_meta
 from small_task import task_config, write_task
 
 from bert_jax import cli
-from bert_jax.errors import DONE, STOPPED
+from bert_jax.exit_codes import DONE, STOPPED
 
 KILLS = 3
 LAST = 30  # step

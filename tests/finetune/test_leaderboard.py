@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.encoding import joined
-from bert_jax.finetune.kind import Prepared
-from bert_jax.finetune.leaderboard import table, table_of
-from bert_jax.finetune.text_task import CLASSIFICATION
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks.encoding import joined
+from bert_jax.finetune.tasks.kind import Prepared
+from bert_jax.finetune.tasks.leaderboard import table, table_of
+from bert_jax.finetune.tasks.text_task import CLASSIFICATION
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from layout_models import task_params
 
 from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 POSITIONS = 40

@@ -8,11 +8,11 @@ import pytest
 from small_task import task_config, write_task
 
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.examples import Examples
-from bert_jax.finetune.glue import TASKS, dev_splits, read, read_dev
-from bert_jax.finetune.registry import kind_of
+from bert_jax.errors import UserError
 from bert_jax.finetune.task_data import open_task
+from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.glue import TASKS, dev_splits, read, read_dev
+from bert_jax.finetune.tasks.registry import kind_of
 from bert_jax.workdir.layout import Workdir
 
 # Features of the texts and names of the labels, in their order, as the dataset `glue` has them.

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.finetune.examples import Question
-from bert_jax.finetune.qa import Lengths, Window, predict, windows
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.qa import Lengths, Window, predict, windows
 
 CONTEXT = "Hello World! Naïve café, 3.14 (ÜBER) hello tab x y and zero width inside"
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import jsonl, parse_source, reading
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bert_jax.finetune import conll, qa, squad, table
-from bert_jax.finetune.question_task import QUESTION_ANSWERING
-from bert_jax.finetune.table import Columns
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks import conll, qa, squad, table
+from bert_jax.finetune.tasks.question_task import QUESTION_ANSWERING
+from bert_jax.finetune.tasks.table import Columns
 
 
 def made(tmp_path: Path, name: str, text: str) -> Path:

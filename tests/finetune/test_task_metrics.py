@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.metrics import entities, measure
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks.metrics import entities, measure
 
 
 def test_known_values() -> None:

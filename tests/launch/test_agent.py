@@ -20,21 +20,21 @@ import pytest
 from memory_bucket import MemoryBucket
 from signals import with_signals
 
-from bert_jax.launch.agent import logs, machine
-from bert_jax.launch.agent.archive import agent_archive
-from bert_jax.launch.agent.devices import free_devices
-from bert_jax.launch.agent.install import InstallError, unpack_bundle
-from bert_jax.launch.agent.logs import LogFile
-from bert_jax.launch.agent.machine import Machine, MachineError, Place
-from bert_jax.launch.bucket import Bucket, BucketError
 from bert_jax.launch.bundle import make
+from bert_jax.launch.tpu.agent import logs, machine
+from bert_jax.launch.tpu.agent.devices import free_devices
+from bert_jax.launch.tpu.agent.install import InstallError, unpack_bundle
+from bert_jax.launch.tpu.agent.logs import LogFile
+from bert_jax.launch.tpu.agent.machine import Machine, MachineError, Place
+from bert_jax.launch.tpu.archive import agent_archive
+from bert_jax.launch.tpu.bucket import Bucket, BucketError
 
 
 def test_the_archive_is_the_agent_with_all_it_imports_and_nothing_else():
     with zipfile.ZipFile(io.BytesIO(agent_archive())) as archive:
         names = set(archive.namelist())
         sources = {name: archive.read(name) for name in names}
-    assert {"__main__.py", "bert_jax/__init__.py", "bert_jax/launch/agent/host.py"} <= names
+    assert {"__main__.py", "bert_jax/__init__.py", "bert_jax/launch/tpu/agent/host.py"} <= names
     for name, source in sources.items():
         tree = ast.parse(source, feature_version=(3, 10))
         for node in ast.walk(tree):
@@ -54,7 +54,8 @@ def test_the_archive_runs_on_the_python_of_the_image(tmp_path):
     """3.10, if this machine has it."""
     (tmp_path / "agent.zip").write_bytes(agent_archive())
     program = (
-        "import sys; sys.path.insert(0, 'agent.zip'); import bert_jax.launch.agent.__main__ as m; "
+        "import sys; sys.path.insert(0, 'agent.zip'); "
+        "import bert_jax.launch.tpu.agent.__main__ as m; "
         "print(m.main.__name__, sys.version_info[:2])"
     )
     for python in (shutil.which("python3.10"), sys.executable):

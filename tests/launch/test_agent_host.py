@@ -14,21 +14,21 @@ import pytest
 from launch_jobs import AWKWARD, job
 from memory_bucket import MemoryBucket
 
-from bert_jax.launch.agent import __main__ as program
-from bert_jax.launch.agent import host as agent
-from bert_jax.launch.agent import logs
-from bert_jax.launch.agent.host import Host
-from bert_jax.launch.agent.install import environment_folder
-from bert_jax.launch.agent.machine import Machine, MachineError, Place
-from bert_jax.launch.backends.tpu import Tpu
-from bert_jax.launch.bucket import BucketError
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.bundle import make
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.history import READY as IS_READY
-from bert_jax.launch.history import RUNNING, End, HostState, Plan, Retired
-from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.submission import Submission
+from bert_jax.launch.tpu.agent import __main__ as program
+from bert_jax.launch.tpu.agent import host as agent
+from bert_jax.launch.tpu.agent import logs
+from bert_jax.launch.tpu.agent.host import Host
+from bert_jax.launch.tpu.agent.install import environment_folder
+from bert_jax.launch.tpu.agent.machine import Machine, MachineError, Place
+from bert_jax.launch.tpu.backend import Tpu
+from bert_jax.launch.tpu.bucket import BucketError
+from bert_jax.launch.tpu.history import READY as IS_READY
+from bert_jax.launch.tpu.history import RUNNING, End, HostState, Plan, Retired
+from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.submission import Submission
 
 pytestmark = pytest.mark.processes
 

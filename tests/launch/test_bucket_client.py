@@ -6,8 +6,8 @@ import types
 import pytest
 from gcs_emulator import Emulator
 
-from bert_jax.launch import bucket as client
-from bert_jax.launch.bucket import Bucket, BucketError
+from bert_jax.launch.tpu import bucket as client
+from bert_jax.launch.tpu.bucket import Bucket, BucketError
 
 
 @pytest.fixture

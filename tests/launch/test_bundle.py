@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.launch.preflight import CheckFailedError, code_check
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from bert_jax.launch.agent.coordinator import ARRIVAL, SILENT, Coordinator, Events
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.history import INSTALLING, READY, RUNNING, End, HostState, Plan
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.restarts import Limits, Restarts
+from bert_jax.launch.tpu.agent.coordinator import ARRIVAL, SILENT, Coordinator, Events
+from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, End, HostState, Plan
 
 LIMITS = Limits(max_preemptions=2, max_failures=1, grace=20.0, noticing=5.0, margin=10.0)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bert_jax.launch import gcloud_login
-from bert_jax.launch.bucket import BucketError
-from bert_jax.launch.gcloud_login import Login
 from bert_jax.launch.programs import ProgramError
+from bert_jax.launch.tpu import gcloud_login
+from bert_jax.launch.tpu.bucket import BucketError
+from bert_jax.launch.tpu.gcloud_login import Login
 
 # Of gcloud 528 without a login.
 LOGGED_OUT = """\

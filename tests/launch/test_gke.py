@@ -20,10 +20,10 @@ from kubernetes_server import Cluster, Log
 from launch_jobs import BUNDLE, IMAGE, job
 from signals import with_signals
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch.backends import gke
-from bert_jax.launch.backends.gke import Gke
+from bert_jax.errors import UserError
 from bert_jax.launch.bundle import make
+from bert_jax.launch.gke import backend as gke
+from bert_jax.launch.gke.backend import Gke
 from bert_jax.launch.job import Job, JobId
 from bert_jax.launch.preflight import run_checks
 from bert_jax.launch.restarts import Limits
@@ -478,7 +478,7 @@ def test_ctrl_c_ends_the_launcher_and_not_the_job(cluster, tmp_path):
     submitted(cluster)
     Controllers(cluster, pods("Running", text="at work\n")).done()
     script = (
-        "from launch_jobs import *; from bert_jax.launch.backends.gke import Gke; "
+        "from launch_jobs import *; from bert_jax.launch.gke.backend import Gke; "
         f"Gke(image=IMAGE).run(job({SLICES!r}))"
     )
     with subprocess.Popen(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.launch.backends.gke_logs import PodLogs
+from bert_jax.launch.gke.logs import PodLogs
 
 pytestmark = pytest.mark.processes
 # Prints the file beside it and ends, as kubectl does when the connection is lost.

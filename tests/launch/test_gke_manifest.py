@@ -10,9 +10,9 @@ from kubernetes_schema import misspelt, wrong_in
 from launch_jobs import IMAGE, job
 from test_rendering import CASES, awkward_job
 
-from bert_jax.launch.backends.gke import Gke
+from bert_jax.hardware import slices
 from bert_jax.launch.bundle import make
-from bert_jax.launch.hardware import slices
+from bert_jax.launch.gke.backend import Gke
 from bert_jax.launch.restarts import Limits
 
 Object = dict[str, Any]

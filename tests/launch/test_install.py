@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.launch.agent import install
-from bert_jax.launch.agent.install import Installer, InstallError, find_python
+from bert_jax.launch.tpu.agent import install
+from bert_jax.launch.tpu.agent.install import Installer, InstallError, find_python
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:

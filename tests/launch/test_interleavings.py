@@ -23,15 +23,15 @@ from memory_bucket import MemoryBucket
 from stepped import KilledError, Program, current
 from stepped_cloud import NO_CAPACITY, STARTING, Cloud, Machines, answered, arrives
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import ending, submit
-from bert_jax.launch.agent.coordinator import Coordinator, Events
-from bert_jax.launch.backends import tpu
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.history import INSTALLING, READY, RUNNING, History, HostState, used
-from bert_jax.launch.records import Records
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.watch import SILENT, Watcher
+from bert_jax.launch.tpu import backend as tpu
+from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
+from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, History, HostState, used
+from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.watch import SILENT, Watcher
 
 LIMITS = Limits(max_preemptions=2, max_failures=1, grace=0.0, noticing=0.0, margin=0.0)
 LATE = 70.0  # seconds: a claim that is older counts no more
@@ -66,7 +66,7 @@ class Launchers(RuleBasedStateMachine):
             mock.patch.object(tpu.log_pieces, "print_last"),
             *(mock.patch.object(module, "say", str) for module in (tpu, submit, ending)),
             # Each launcher is on another machine: none sees whether the process of another lives.
-            mock.patch("bert_jax.launch.watch._has_ended", return_value=False),
+            mock.patch("bert_jax.launch.tpu.watch._has_ended", return_value=False),
         ]
         for patch in self.patches:
             patch.start()

@@ -11,10 +11,10 @@ from launch_jobs import AWKWARD, BUNDLE, IMAGE, job
 
 from bert_jax.commands.launch_job import parse_command
 from bert_jax.commands.paths import check_outputs
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.launch import bundle
-from bert_jax.launch.backends.slurm import Slurm
 from bert_jax.launch.job import JobId, Rendering, check_image, check_remote, find_topology
+from bert_jax.launch.slurm.backend import Slurm
 
 
 @pytest.mark.parametrize("name", ["b", "b1", "bert-base-2026", "a" * 40])

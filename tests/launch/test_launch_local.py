@@ -473,7 +473,7 @@ def test_a_signal_after_the_end_does_not_replace_the_exit_code(tmp_path, name):
     """A scheduler that sends another one while the launcher ends must see 42, not -15."""
     program = f"""
 import os, signal, sys
-from bert_jax.launch.backends.local import run
+from bert_jax.launch.local import run
 from bert_jax.launch.restarts import Limits
 ask = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
 code = run([sys.executable, "-S", "-c", ask], 1, Limits())

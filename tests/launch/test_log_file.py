@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.launch.log_file import LogFile
+from bert_jax.launch.slurm.log_file import LogFile
 
 
 def test_each_line_is_copied_once_when_it_is_complete(tmp_path, capsys):

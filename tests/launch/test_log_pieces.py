@@ -3,11 +3,11 @@
 import pytest
 from memory_bucket import MemoryBucket
 
-from bert_jax.launch.history import Attempt, History, Plan
-from bert_jax.launch.log_pieces import Printer, print_last
-from bert_jax.launch.records import Look, Records
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.submission import Submission
+from bert_jax.launch.tpu.history import Attempt, History, Plan
+from bert_jax.launch.tpu.log_pieces import Printer, print_last
+from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.submission import Submission
 
 
 class Logs:

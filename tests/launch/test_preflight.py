@@ -8,7 +8,7 @@ import pytest
 from corpus import small_store
 from gcs_emulator import emulated
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.launch.preflight import (
     Check,
     CheckFailedError,
@@ -49,7 +49,7 @@ def test_a_folder_can_be_written_to(tmp_path):
 
 @pytest.mark.skipif(not importlib.util.find_spec("gcsfs"), reason="needs gcsfs")
 def test_a_bucket_can_be_written_to(monkeypatch):
-    from bert_jax.data_pipeline.storage import retry
+    from bert_jax.storage import retry
 
     monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     with emulated(monkeypatch, "bucket") as server:

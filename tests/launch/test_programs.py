@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 from launch_jobs import job
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from bert_jax.launch import programs
-from bert_jax.launch.backends import gke_checks, slurm
-from bert_jax.launch.backends.gke import Gke
-from bert_jax.launch.backends.slurm import Slurm
-from bert_jax.launch.backends.slurm_queue import QueuedJob
-from bert_jax.launch.kubectl import Kubectl
-from bert_jax.launch.log_file import LogFile
+from bert_jax.launch.gke import checks as gke_checks
+from bert_jax.launch.gke.backend import Gke
+from bert_jax.launch.gke.kubectl import Kubectl
 from bert_jax.launch.preflight import CheckFailedError
 from bert_jax.launch.programs import ProgramError
-from bert_jax.launch.queued_resources import api_error
-from bert_jax.launch.reconcile import is_transient
+from bert_jax.launch.slurm import backend as slurm
+from bert_jax.launch.slurm.backend import Slurm
+from bert_jax.launch.slurm.log_file import LogFile
+from bert_jax.launch.slurm.queue import QueuedJob
+from bert_jax.launch.tpu.queued_resources import api_error
+from bert_jax.launch.tpu.reconcile import is_transient
 
 AWAY = ProgramError(["squeue"], 1, "slurm_load_jobs error: Unable to contact slurm controller\n")
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import queued_resources
+from bert_jax.errors import UserError
 from bert_jax.launch.programs import ProgramError
-from bert_jax.launch.queued_resources import ApiError, QueuedResources
-from bert_jax.launch.reconcile import Resource, is_transient
+from bert_jax.launch.tpu import queued_resources
+from bert_jax.launch.tpu.queued_resources import ApiError, QueuedResources
+from bert_jax.launch.tpu.reconcile import Resource, is_transient
 
 VERB = "gcloud.compute.tpus.queued-resources"
 ADVICE = (

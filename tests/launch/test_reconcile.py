@@ -2,9 +2,10 @@
 
 import pytest
 
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.history import Attempt, End, History, Plan, Retired, used
-from bert_jax.launch.reconcile import (
+from bert_jax.exit_codes import LOST, STOPPED
+from bert_jax.launch.restarts import Limits
+from bert_jax.launch.tpu.history import Attempt, End, History, Plan, Retired, used
+from bert_jax.launch.tpu.reconcile import (
     Create,
     Delete,
     Finish,
@@ -15,7 +16,6 @@ from bert_jax.launch.reconcile import (
     Wait,
     reconcile,
 )
-from bert_jax.launch.restarts import Limits
 
 LIMITS = Limits(max_preemptions=2, max_failures=1)
 NO_CAPACITY = 'There is no more capacity in the zone "us-west4-a"; try another [EID: 0x1]'

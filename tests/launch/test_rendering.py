@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from launch_jobs import AWKWARD, BUNDLE, IMAGE, golden, job
 
-from bert_jax.launch.backends.gke import Gke
-from bert_jax.launch.backends.slurm import Slurm
-from bert_jax.launch.backends.tpu import Tpu
 from bert_jax.launch.bundle import make
+from bert_jax.launch.gke.backend import Gke
 from bert_jax.launch.job import Backend, Job
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.slurm.backend import Slurm
+from bert_jax.launch.tpu.backend import Tpu
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "launch"
 REGENERATE = "PYTHONPATH=tests/support python tests/launch/test_rendering.py"
@@ -124,7 +124,7 @@ def test_slurm_hands_words_and_variables_to_the_trainer_as_they_are(
         check=True,
     ).stdout.splitlines()  # the second is of the program that requeues
     words, env, secret, proxy = json.loads(first)
-    task = ["-P", "-m", "bert_jax.launch.backends.slurm_task", f"{of.folder}/codes"]
+    task = ["-P", "-m", "bert_jax.launch.slurm.task", f"{of.folder}/codes"]
     assert words == [*task, str(trainer), "-P", "-m", "bert_jax", *of.command]
     assert env == list(AWKWARD)
     assert (secret, proxy) == ("hunter2 '$x", None)

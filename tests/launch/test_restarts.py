@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.launch.exit_codes import FINAL, LOST, STOPPED
+from bert_jax.exit_codes import FINAL, LOST, STOPPED
 from bert_jax.launch.restarts import UNLIMITED, Limits, Restarts
 
 

@@ -3,7 +3,7 @@
 import pytest
 from launch_jobs import job
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 SECRETS = [
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "GITHUB_TOKEN", "GH_TOKEN",

@@ -17,9 +17,9 @@ from runs import read_records
 from slurm_cluster import missing, slurm
 
 from bert_jax.config.schema import Config
-from bert_jax.launch.backends.slurm import Slurm
-from bert_jax.launch.backends.slurm_requeue import State
 from bert_jax.launch.preflight import CheckFailedError
+from bert_jax.launch.slurm.backend import Slurm
+from bert_jax.launch.slurm.requeue import State
 
 pytestmark = [
     pytest.mark.slow,

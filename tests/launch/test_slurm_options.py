@@ -5,10 +5,10 @@ import re
 import pytest
 from launch_jobs import job
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch.backends.slurm import Slurm
-from bert_jax.launch.backends.slurm_options import check_time, check_variables
+from bert_jax.errors import UserError
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.slurm.backend import Slurm
+from bert_jax.launch.slurm.options import check_time, check_variables
 
 RELIED_ON = [
     "--signal=USR1@60", "--signal", "--no-requeue", "--requeue", "--export=NONE", "--export-file=f",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.launch.backends import slurm_requeue
-from bert_jax.launch.backends.slurm_requeue import State
+from bert_jax.launch.slurm import requeue as slurm_requeue
+from bert_jax.launch.slurm.requeue import State
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_the_line_about_an_end_names_the_tasks(attempt, monkeypatch, capsys):
     )
 
 
-TASK = (sys.executable, "-P", "-m", "bert_jax.launch.backends.slurm_task")
+TASK = (sys.executable, "-P", "-m", "bert_jax.launch.slurm.task")
 
 
 @pytest.mark.processes

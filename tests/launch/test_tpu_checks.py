@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import pytest
 from launch_jobs import job
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import programs, queued_resources
-from bert_jax.launch.backends import tpu_checks
-from bert_jax.launch.backends.tpu import Tpu
+from bert_jax.errors import UserError
+from bert_jax.launch import programs
 from bert_jax.launch.preflight import run_checks
 from bert_jax.launch.programs import ProgramError
+from bert_jax.launch.tpu import checks as tpu_checks
+from bert_jax.launch.tpu import queued_resources
+from bert_jax.launch.tpu.backend import Tpu
 
 EMAIL = "123-compute@developer.gserviceaccount.com"
 PATH = "projects/p/locations/{}/acceleratorTypes/{}"

@@ -14,10 +14,10 @@ from launch_jobs import job
 from test_rendering import CASES
 from tpu_cloud import TpuCloud
 
-from bert_jax.launch.backends.tpu import Tpu
-from bert_jax.launch.hardware import slices
-from bert_jax.launch.queued_resources import ApiError, QueuedResources
-from bert_jax.launch.reconcile import Resource, is_transient
+from bert_jax.hardware import slices
+from bert_jax.launch.tpu.backend import Tpu
+from bert_jax.launch.tpu.queued_resources import ApiError, QueuedResources
+from bert_jax.launch.tpu.reconcile import Resource, is_transient
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,14 +6,14 @@ import pytest
 from memory_bucket import MemoryBucket
 from stepped import Program, current
 
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import ending, submit
-from bert_jax.launch.history import RUNNING, Attempt, End, HostState, Plan
-from bert_jax.launch.reconcile import Resource
-from bert_jax.launch.records import Records
+from bert_jax.errors import UserError
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.submission import Submission
-from bert_jax.launch.watch import OtherLauncherError, Watcher
+from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu.history import RUNNING, Attempt, End, HostState, Plan
+from bert_jax.launch.tpu.reconcile import Resource
+from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.submission import Submission
+from bert_jax.launch.tpu.watch import OtherLauncherError, Watcher
 
 
 class Cloud:

@@ -12,15 +12,17 @@ from memory_bucket import MemoryBucket
 from bert_jax.aot.report_html import launch_command
 from bert_jax.commands import launch
 from bert_jax.commands.command import parse
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import submit
-from bert_jax.launch.backends import gke, slurm, tpu
-from bert_jax.launch.backends.gke import Gke
-from bert_jax.launch.backends.slurm import Slurm
-from bert_jax.launch.backends.slurm_queue import QueuedJob
-from bert_jax.launch.backends.tpu import Tpu
-from bert_jax.launch.kubectl import Kubectl
-from bert_jax.launch.submission import Submission
+from bert_jax.errors import UserError
+from bert_jax.launch.gke import backend as gke
+from bert_jax.launch.gke.backend import Gke
+from bert_jax.launch.gke.kubectl import Kubectl
+from bert_jax.launch.slurm import backend as slurm
+from bert_jax.launch.slurm.backend import Slurm
+from bert_jax.launch.slurm.queue import QueuedJob
+from bert_jax.launch.tpu import backend as tpu
+from bert_jax.launch.tpu import submit
+from bert_jax.launch.tpu.backend import Tpu
+from bert_jax.launch.tpu.submission import Submission
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from memory_bucket import MemoryBucket
 
-from bert_jax.launch.exit_codes import LOST
-from bert_jax.launch.history import READY, End, HostState
-from bert_jax.launch.reconcile import Resource
-from bert_jax.launch.records import Records
+from bert_jax.exit_codes import LOST
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.submission import Submission
-from bert_jax.launch.watch import ABSENT, OtherLauncherError, Watcher
+from bert_jax.launch.tpu.history import READY, End, HostState
+from bert_jax.launch.tpu.reconcile import Resource
+from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.submission import Submission
+from bert_jax.launch.tpu.watch import ABSENT, OtherLauncherError, Watcher
 
 
 class Cloud:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import Job, assert_same_bits, newest_step
 
-from bert_jax.errors import STOPPED
+from bert_jax.exit_codes import STOPPED
 from bert_jax.metrics import goodput, records
 from bert_jax.workdir.layout import Workdir
 

@@ -11,12 +11,12 @@ from corpus import small_config, small_store
 from runs import read_records
 
 from bert_jax.api.model import load
-from bert_jax.convert.publish.export import run_export
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Dense
 from bert_jax.objectives.objective import Objective, Tensor
 from bert_jax.objectives.registry import OBJECTIVES, chosen
 from bert_jax.ops.cross_entropy import log_loss
+from bert_jax.publish.export import run_export
 from bert_jax.reporting import status, status_page, status_text
 from bert_jax.training.evaluate import evaluate_run
 from bert_jax.training.loop import pretrain

@@ -125,7 +125,7 @@ def compile_case(
     from bert_jax.aot.cost import analysis
     from bert_jax.aot.cost.memory import ResidentBytes
     from bert_jax.config.files import load
-    from bert_jax.launch.hardware import slices
+    from bert_jax.hardware import slices
     from bert_jax.parallel.mesh import make_mesh
 
     of, base = slices.find(slice), load("base")
@@ -174,7 +174,7 @@ def compile_moved() -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     from bert_jax.aot import topology
-    from bert_jax.launch.hardware import slices
+    from bert_jax.hardware import slices
 
     devices = topology.devices(slices.find("v5e-16"))
     types = (AxisType.Auto,) * 3

@@ -16,7 +16,7 @@ from corpus import small_store
 from processes import Job, deep_config
 
 from bert_jax.cli import main
-from bert_jax.errors import DONE, FAILED, STORAGE
+from bert_jax.exit_codes import DONE, FAILED, STORAGE
 
 pytestmark = pytest.mark.slow
 

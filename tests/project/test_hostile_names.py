@@ -30,7 +30,7 @@ from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, Shown
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 from bert_jax.reporting import html, plots
 from bert_jax.reporting.dataset import _print_table
 from bert_jax.runtime.console import console, plain, working

@@ -12,15 +12,15 @@ from etils import epath
 from power_loss import NAMES, Names, watched
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.data_pipeline.build import units
-from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.plan import files as plan_files
 from bert_jax.data_pipeline.sources import parse_source
-from bert_jax.data_pipeline.storage import atomic, remote
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.manifest import fetch_manifest
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store_build import units
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.storage import atomic, remote
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENTRIES = [*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)]

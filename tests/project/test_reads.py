@@ -16,7 +16,7 @@ FILES = [
     for folder in ("bert_jax", "configs", "data_pipeline", "launch")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
-STORAGE = "data_pipeline/storage"
+STORAGE = "bert_jax/storage"
 # Calls that read a file, by the end of their dotted name.
 READS = (
     "read_bytes", "read_text", "open", "np.load", "np.fromfile", "np.memmap", "open_memmap",
@@ -44,10 +44,10 @@ ALLOWED = {
     "bert_jax/runtime/compile_cache.py": SYSTEM,
     "bert_jax/runtime/memory.py": SYSTEM,
     "bert_jax/training/profiling.py": OWN,
-    "data_pipeline/build/beam.py": "the tokenizer, which was loaded before",
-    "data_pipeline/build/near_duplicates.py": OWN,
-    "data_pipeline/build/shard_files.py": VERIFIED,
-    "data_pipeline/build/worker_package.py": SYSTEM,
+    "data_pipeline/store_build/beam.py": "the tokenizer, which was loaded before",
+    "data_pipeline/store_build/near_duplicates.py": OWN,
+    "data_pipeline/store_build/shard_files.py": VERIFIED,
+    "data_pipeline/store_build/worker_package.py": SYSTEM,
     "data_pipeline/plan/files.py": "a cache; numpy maps a regular file only",
     "data_pipeline/random/numba_jit.py": SYSTEM,
     "data_pipeline/sources/arrow.py": CHECKED,
@@ -56,12 +56,12 @@ ALLOWED = {
     "data_pipeline/store/staging.py": OWN,
     "data_pipeline/store/store.py": VERIFIED,
     "data_pipeline/tokenizer/byte_level_bpe.py": "read_bytes read it before",
-    "launch/agent/archive.py": SYSTEM,
-    "launch/agent/devices.py": SYSTEM,
-    "launch/agent/install.py": HOST,
-    "launch/agent/logs.py": HOST,
-    "launch/backends/gke_manifest.py": OWN,
-    "launch/backends/tpu.py": SYSTEM,
+    "launch/tpu/archive.py": SYSTEM,
+    "launch/tpu/agent/devices.py": SYSTEM,
+    "launch/tpu/agent/install.py": HOST,
+    "launch/tpu/agent/logs.py": HOST,
+    "launch/gke/manifest.py": OWN,
+    "launch/tpu/backend.py": SYSTEM,
     "launch/bundle.py": "git lists it, and is_file was asked about it",
 }
 # What libraries raise for damaged files: only `reader_errors.py` catches these by name.
@@ -71,8 +71,8 @@ LIBRARY_ERRORS = {
     "pa.ArrowException", "ParseError", "json.JSONDecodeError", "tokenize.TokenError",
 }  # fmt: skip
 CATCHES = {
-    "bert_jax/convert/publish/export.py": "while it writes",
-    "data_pipeline/storage/json_record.py": "tells one of JSON_ERRORS from the others",
+    "bert_jax/publish/export.py": "while it writes",
+    "bert_jax/storage/json_record.py": "tells one of JSON_ERRORS from the others",
     "data_pipeline/text/wikitext.py": "of a parser of text, not of a file",
 }
 

@@ -20,7 +20,7 @@ from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline import sources
-from bert_jax.data_pipeline.errors import UserError, conversion
+from bert_jax.errors import UserError, conversion
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [

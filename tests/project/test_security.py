@@ -18,12 +18,12 @@ from every_file import for_every
 from store_corruptions import HEADERS, Touch
 from test_project import MODULES, ROOT, SOURCES, imports_of, name_of, tree_of
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.errors import UserError
 
 SECRETS = {"BERT_JAX_TEST_SECRET": "hunter2-bert-jax", "HF_TOKEN": "hf_0123456789abcdefghij"}
 LIMIT = 300  # seconds; only ever waited out by a broken test
@@ -41,8 +41,8 @@ UNPICKLES = {"data_pipeline/random/numba_jit.py"}
 READS_YAML = {"bert_jax/config/values_file.py"}
 # Copies members of known names out of a zip, by their base names; reads arrays; writes zips.
 ZIPS = {
-    "bert_jax/convert/sources.py", "bert_jax/finetune/leaderboard.py",
-    "data_pipeline/storage/npz_file.py", "launch/agent/archive.py",
+    "bert_jax/convert/sources.py", "bert_jax/finetune/tasks/leaderboard.py",
+    "bert_jax/storage/npz_file.py", "launch/tpu/archive.py",
 }  # fmt: skip
 # Only a --config file is run: it is a program, and says so.
 RUNS_FILES = {"bert_jax/config/files.py"}
@@ -153,10 +153,10 @@ def test_text_of_the_command_line_is_never_run(key, store, tmp_path, monkeypatch
         words.append(f"--config.model.vocab_size={store.vocab_size}")
     for text in TEXTS:
         code = cli.main(["pretrain", *words, f"--config.{key}={text}"])
-        assert code in (errors.USAGE, errors.FAILED), f"{key}={text}"
+        assert code in (exit_codes.USAGE, exit_codes.FAILED), f"{key}={text}"
         err = capsys.readouterr().err
         assert err.count("\n") == 1, err
-        assert err.startswith("usage: " if code == errors.USAGE else "error: ")
+        assert err.startswith("usage: " if code == exit_codes.USAGE else "error: ")
     assert [path.name for path in tmp_path.iterdir()] in ([], ["run"])
     assert not (tmp_path / "ran").exists()
 
@@ -166,7 +166,7 @@ def test_nor_are_names(flag, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     word = f"{flag.format(CODE)}={CODE}"
     words = ["--workdir=run", "--config=tiny", word] if flag != "--config" else [word]
-    assert cli.main(["pretrain", *words]) == errors.FAILED
+    assert cli.main(["pretrain", *words]) == exit_codes.FAILED
     assert capsys.readouterr().err.startswith("error: ")
     assert not list(tmp_path.iterdir())
 

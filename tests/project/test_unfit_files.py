@@ -17,12 +17,12 @@ from bert_jax.convert.safetensors_file import read_metadata, read_tensors, write
 from bert_jax.convert.sources import local_folder
 from bert_jax.data_pipeline import sources
 from bert_jax.data_pipeline.sources import parse_source
-from bert_jax.data_pipeline.storage.files import open_bytes, read_bytes
-from bert_jax.data_pipeline.storage.npz_file import read_npz
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune import conll, splits, squad
+from bert_jax.finetune.tasks import conll, splits, squad
 from bert_jax.metrics import records
+from bert_jax.storage.files import open_bytes, read_bytes
+from bert_jax.storage.npz_file import read_npz
 from bert_jax.training import per_example
 
 READERS: dict[str, Callable[[Path], object]] = {

@@ -11,9 +11,9 @@ import pytest
 from corpus import small_config, small_store
 from processes import Job, assert_same_bits, deep_config
 
-from bert_jax.data_pipeline.storage.digested_files import DigestedFiles
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.runtime import compile_cache
+from bert_jax.storage.digested_files import DigestedFiles
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import rich.console
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.commands.command import Command
 from bert_jax.runtime import streams
 from bert_jax.runtime.streams import TolerantStream
@@ -94,9 +94,9 @@ def test_a_result_that_is_not_complete_is_an_error_and_a_log_is_not(
     shout, full, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "stdout", stream(full))
-    assert cli.main(["shout"]) == errors.FAILED
+    assert cli.main(["shout"]) == exit_codes.FAILED
     assert capsys.readouterr().err == f"error: standard output is not complete: {FULL}\n"
-    assert cli.main(["train"]) == errors.DONE
+    assert cli.main(["train"]) == exit_codes.DONE
     assert capsys.readouterr().err == ""
 
 
@@ -104,7 +104,7 @@ def test_a_stream_of_a_notebook_or_a_test_is_left_alone(shout, capsys):
     before = sys.stdout, sys.stderr
     with streams.tolerant_streams(), streams.own_stdout():
         assert (sys.stdout, sys.stderr) == before
-    assert cli.main(["shout"]) == errors.DONE
+    assert cli.main(["shout"]) == exit_codes.DONE
     assert capsys.readouterr().out == "x" * 10_000 + "\n"
 
 

@@ -16,7 +16,7 @@ from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.files import load
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 from bert_jax.metrics.flops import step_flops
 
 ROOT = Path(__file__).resolve().parents[2]

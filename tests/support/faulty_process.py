@@ -15,8 +15,8 @@ from bert_jax import cli
 from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.distributed.peers import ProcessGroup
+from bert_jax.errors import UserError
 from bert_jax.training import setup
 from bert_jax.training.held_out import HeldOut
 from bert_jax.training.profiling import Profiler

@@ -19,23 +19,24 @@ from bert_jax.ablation import record
 from bert_jax.api import embed
 from bert_jax.config import values_file
 from bert_jax.convert import weights
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline import sources
-from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.export import examples as exported_examples
 from bert_jax.data_pipeline.plan import files as plan_files
-from bert_jax.data_pipeline.storage.digested_files import DigestedFiles
 from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store_build.digests import FileDigests
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.finetune import conll, predicting, results, squad, table
-from bert_jax.launch.backends.slurm_requeue import State
+from bert_jax.finetune import predicting, results
+from bert_jax.finetune.tasks import conll, squad, table
+from bert_jax.launch.slurm.requeue import State
 from bert_jax.metrics import records
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 from bert_jax.reporting import status, status_page, status_text
+from bert_jax.storage.digested_files import DigestedFiles
 from bert_jax.training import optimizer_state, per_example
 from bert_jax.training.per_example import PerExample
 from bert_jax.workdir import description
@@ -296,7 +297,7 @@ def _read_store(folder: Path) -> str:
 
 
 def _optimizer(folder: Path) -> None:
-    from bert_jax.convert.publish.weight_writer import write_optimizer
+    from bert_jax.publish.weight_writer import write_optimizer
 
     moments = {"a": np.ones(4, np.float32)}
     write_optimizer(folder, optimizer_state.of_moments(moments, moments, 3))

@@ -5,8 +5,8 @@ import re
 import sys
 from typing import Any
 
+from bert_jax.hardware import slices
 from bert_jax.launch.bundle import Bundle
-from bert_jax.launch.hardware import slices
 from bert_jax.launch.job import Backend, Job
 from bert_jax.launch.restarts import Limits
 

@@ -36,7 +36,7 @@ mark(f"{host}.start{starts}", f"{os.getpid()} {place['coordinator']}")
 """
 LAUNCHER = """
 import json, sys
-from bert_jax.launch.backends.local import run
+from bert_jax.launch.local import run
 from bert_jax.launch.restarts import Limits
 processes, limits, *command = sys.argv[1:]
 sys.exit(run(command, int(processes), Limits(**json.loads(limits))))

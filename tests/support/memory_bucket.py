@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 
-from bert_jax.launch.bucket import Bucket, Entry
+from bert_jax.launch.tpu.bucket import Bucket, Entry
 
 
 class MemoryBucket(Bucket):

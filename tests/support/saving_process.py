@@ -22,10 +22,10 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
-from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError
 from bert_jax.runtime.log import configure_logging
 from bert_jax.runtime.streams import own_stdout
+from bert_jax.storage import retry
 from bert_jax.workdir.layout import Workdir
 
 STEPS = (3, 7, 12)

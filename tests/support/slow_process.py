@@ -24,7 +24,7 @@ from bert_jax import cli
 from bert_jax.checkpoint import orbax_io
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.distributed.preemption import PreemptionHandler
-from bert_jax.launch.backends import local
+from bert_jax.launch import local
 from bert_jax.training import phase_trainer
 from bert_jax.training.step import StepFunctions
 

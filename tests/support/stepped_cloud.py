@@ -5,10 +5,10 @@ from typing import Protocol
 
 from stepped import Program, current, unstepped
 
-from bert_jax.launch.agent.coordinator import Coordinator
-from bert_jax.launch.bucket import BucketError
-from bert_jax.launch.queued_resources import ApiError
-from bert_jax.launch.reconcile import Resource, transient_code
+from bert_jax.launch.tpu.agent.coordinator import Coordinator
+from bert_jax.launch.tpu.bucket import BucketError
+from bert_jax.launch.tpu.queued_resources import ApiError
+from bert_jax.launch.tpu.reconcile import Resource, transient_code
 
 NO_CAPACITY = "There is no more capacity in the zone"
 STARTING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")

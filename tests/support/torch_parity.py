@@ -18,10 +18,10 @@ from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.optimizers.optimizer import make_optimizer
 from bert_jax.parallel import partition
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import skip_nonfinite, step
-from bert_jax.training.optimizer import make_optimizer
 
 # With the usual epsilon Adam makes a whole step of a gradient that is rounding.
 RECIPE = dataclasses.replace(RECIPES["adamw"], eps=1e-4)

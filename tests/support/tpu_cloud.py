@@ -20,7 +20,7 @@ from typing import Any
 
 from tpu_machine import Machine
 
-from bert_jax.launch.hardware import slices
+from bert_jax.hardware import slices
 
 ZONE, PROJECT = "us-central2-b", "the-project"
 NO_CAPACITY = f'There is no more capacity in the zone "{ZONE}"; try another [EID: 0x1]'

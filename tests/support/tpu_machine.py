@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bert_jax.launch.agent.install import environment_folder
+from bert_jax.launch.tpu.agent.install import environment_folder
 from bert_jax.runtime.versions import version
 
 _ROOT = Path(__file__).resolve().parents[2]

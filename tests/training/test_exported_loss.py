@@ -13,12 +13,12 @@ from exported import random_params
 from small import COMPUTE
 
 from bert_jax.config.schema import Config, MeshConfig
-from bert_jax.convert.publish.export import export
-from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives import total as objectives
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.examples import export_examples
 from bert_jax.training.held_out import HeldOut

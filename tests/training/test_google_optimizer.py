@@ -22,7 +22,8 @@ from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.errors import DONE, StoppedError
+from bert_jax.errors import StoppedError
+from bert_jax.exit_codes import DONE
 from bert_jax.training import loop, optimizer_state
 from bert_jax.workdir.layout import Workdir
 

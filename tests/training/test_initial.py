@@ -12,9 +12,9 @@ from corpus import small_config, small_store
 import bert_jax
 from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
-from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.initial_architecture import find_architecture
 from bert_jax.workdir.layout import Workdir

@@ -13,9 +13,9 @@ from runs import read_meta, read_records
 
 import bert_jax
 from bert_jax.config.schema import Config
-from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
+from bert_jax.publish.export import run_export
 from bert_jax.reporting import status
 from bert_jax.training import loop
 

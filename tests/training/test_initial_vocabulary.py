@@ -13,11 +13,11 @@ from corpus import SPECIAL, WORDS, small_config, small_store
 import bert_jax
 from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
-from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.initial_vocabulary import extended, replaced
 from bert_jax.workdir.layout import Workdir

@@ -20,7 +20,7 @@ from small import run_config
 from small_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 from tiny_words import TINY
 
-from bert_jax import cli, errors
+from bert_jax import cli, exit_codes
 from bert_jax.checkpoint.manager import RunCheckpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.config.serialization import to_dict
@@ -324,7 +324,7 @@ def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
     # The second run starts from a checkpoint at the limit: the count restarts at the next steps.
     for first, saved in ((2, 6), (6, 10)):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        assert ended.returncode == errors.NUMBERS, ended.stderr
+        assert ended.returncode == exit_codes.NUMBERS, ended.stderr
         assert "Traceback" not in ended.stderr
         said = ended.stderr.splitlines()[-1]
         steps = f"error: steps {first} to {first + 2}: loss or gradient not finite"
@@ -340,4 +340,4 @@ def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
     for step in (4, 6, 8, 10):
         assert bits(load_params(Workdir.open(run), step)[0]) == good
     for verb in (["data", "batch", "--step=2"], ["status"]):  # what the line says can be done
-        assert cli.main([*verb, f"--workdir={run}"]) == errors.DONE
+        assert cli.main([*verb, f"--workdir={run}"]) == exit_codes.DONE

@@ -17,10 +17,10 @@ from bert_jax.convert import weights
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import chosen
+from bert_jax.optimizers.optimizer import make_optimizer
 from bert_jax.parallel import partition
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import skip_nonfinite
-from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.step import StepFunctions, make_step_functions
 
 TOLERANCE = 1e-5  # times the larger of 1 and the reference's largest magnitude

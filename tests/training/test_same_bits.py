@@ -12,7 +12,7 @@ from processes import Job, assert_same_bits, deep_config, newest_step, records, 
 
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.errors import STOPPED
+from bert_jax.exit_codes import STOPPED
 from bert_jax.runtime.cpu import use_cpu_devices
 from bert_jax.workdir.layout import Workdir
 

@@ -10,7 +10,7 @@ from corpus import small_store
 from tiny_words import TINY
 
 from bert_jax import cli
-from bert_jax.errors import DONE
+from bert_jax.exit_codes import DONE
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir

@@ -14,10 +14,10 @@ from corpus import small_config, small_store, two_phases
 from bert_jax import cli
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
+from bert_jax.storage import remote, retry
 from bert_jax.training import claim, loop, store_data
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir

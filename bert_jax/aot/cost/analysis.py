@@ -17,7 +17,7 @@ from bert_jax.aot.cost.cycles import Line, Operation, Share
 from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo import loops, parser
 from bert_jax.errors import UserError
-from bert_jax.launch.hardware.accelerators import Accelerator
+from bert_jax.hardware.accelerators import Accelerator
 
 
 @dataclasses.dataclass(frozen=True)

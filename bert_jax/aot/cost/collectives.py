@@ -23,7 +23,7 @@ from typing import Literal
 from bert_jax.aot.hlo import replica_groups
 from bert_jax.aot.hlo.loops import ASYNCHRONOUS, Executions, Place
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
-from bert_jax.launch.hardware.accelerators import Accelerator
+from bert_jax.hardware.accelerators import Accelerator
 
 KINDS = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all",

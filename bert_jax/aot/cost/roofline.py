@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from bert_jax.aot.cost import collectives
 from bert_jax.aot.hlo.loops import Executions
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
-from bert_jax.launch.hardware.accelerators import Accelerator
+from bert_jax.hardware.accelerators import Accelerator
 
 # Free: aliases of values, and ends of operations that are counted at their start.
 _FREE = {

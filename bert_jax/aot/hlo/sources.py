@@ -24,7 +24,6 @@ Direction = Literal["forward", "recomputed", "backward", "update"]
 PARTS: tuple[Part, ...] = get_args(Part)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
-_OPTIMIZER = ("optimizer", "adam", "lamb", "muon", "skip_nonfinite", "schedule")
 # (file or folder below bert_jax, prefix of the function's name, part). The innermost frame that
 # matches a rule decides; the first matching rule wins.
 _RULES: tuple[tuple[str, str, Part], ...] = (
@@ -35,7 +34,8 @@ _RULES: tuple[tuple[str, str, Part], ...] = (
     ("model/encoder.py", "Encoder.pooled", "heads"),
     ("model/encoder.py", "", "layer loop"),
     ("objectives", "", "heads"),
-    *((f"training/{name}.py", "", "optimizer") for name in _OPTIMIZER),
+    ("optimizers", "", "optimizer"),
+    ("training/skip_nonfinite.py", "", "optimizer"),
     ("training/step.py", "_make_train_step.", "optimizer"),
 )
 

@@ -16,10 +16,10 @@ import numpy as np
 from etils import epath
 
 from bert_jax.convert.tensorflow.table import DamagedError, Reader, read_table, unmasked
-from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown_name
-from bert_jax.data_pipeline.storage.files import open_bytes, read_bytes, size_of
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.errors import UserError
+from bert_jax.storage.files import open_bytes, read_bytes, size_of
+from bert_jax.storage.remote import storage_errors
 
 # By the numbers of DataType, tensorflow/core/framework/types.proto; others cannot be read.
 _DTYPES: Mapping[int, Any] = {

@@ -1,0 +1,1 @@
+"""Tasks: their files, examples, encodings, metrics and kinds."""

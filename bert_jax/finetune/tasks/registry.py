@@ -1,0 +1,39 @@
+"""All kinds of tasks by name. To add one, write a file in this folder and list it in `KINDS`."""
+
+from typing import Final
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.errors import UserError, nearest
+from bert_jax.finetune.tasks import glue
+from bert_jax.finetune.tasks.kind import TaskKind
+from bert_jax.finetune.tasks.question_task import QUESTION_ANSWERING
+from bert_jax.finetune.tasks.tagging_task import TAGGING
+from bert_jax.finetune.tasks.text_task import CLASSIFICATION, REGRESSION
+from bert_jax.objectives.registry import task_of
+
+KINDS: Final[dict[str, TaskKind]] = {
+    kind.name: kind for kind in (CLASSIFICATION, REGRESSION, TAGGING, QUESTION_ANSWERING)
+}
+
+
+def kind_of(task: TaskConfig) -> TaskKind:
+    """Returns the kind of a task; UserError for an unknown name."""
+    name = glue.TASKS[task.name].kind if task.name in glue.TASKS else task.name
+    if name not in KINDS:
+        raise UserError(
+            f"config.task.name={task.name!r}{nearest(task.name, [*glue.TASKS, *KINDS])}"
+        )
+    return KINDS[name]
+
+
+def kind_of_model(config: ModelConfig) -> TaskKind:
+    """Returns the kind of task that a model predicts; UserError if it has no head of a task."""
+    if not isinstance(config, TaskModelConfig):
+        raise UserError(
+            "the model has no head of a task; fine-tune it first: "
+            "bert-jax finetune --config=glue --config.init=… --config.task.name=…"
+        )
+    objective = task_of(config.head)
+    return next(kind for kind in KINDS.values() if objective in kind.objectives)

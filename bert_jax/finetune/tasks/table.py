@@ -1,0 +1,171 @@
+"""Examples from any TSV, CSV or JSONL file whose columns the user names."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final, Literal
+
+from etils import epath
+
+from bert_jax.data_pipeline.text.line_ends import unify_line_ends
+from bert_jax.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
+from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
+from bert_jax.finetune.tasks.examples import Example, Examples
+from bert_jax.finetune.tasks.rows import (
+    Fields,
+    check_width,
+    column_index,
+    damage,
+    delimited_rows,
+    numbered_lines,
+    score_of,
+    titles_of,
+    wrong_row,
+)
+from bert_jax.storage import json_record
+
+_DELIMITERS: Final = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_JSONL: Final = (".jsonl", ".ndjson")
+_BLANK = "blank row"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns, or of keys in JSONL.
+
+    Attributes:
+        label: of a class; None for regression and for files without labels.
+        score: of a number, for regression.
+    """
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+    score: str | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that are read."""
+        names = (self.text, self.pair, self.label, self.score)
+        return [name for name in names if name is not None]
+
+
+def read(
+    path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
+) -> Examples:
+    """Reads the examples of a .tsv (or .txt), a .csv or a .jsonl file.
+
+    The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
+    text.
+
+    Args:
+        labels: names in the order of their ids; None takes those of the file, see `ClassNames.of`.
+
+    Raises:
+        UserError: the file cannot be read, has no such column, or has a row with too few or too
+            many columns, a label outside `labels`, a score that is no number, or a stray quote.
+    """
+    dropped: Counter[str] = Counter()
+    suffix = PurePath(path).suffix.lower()
+    if suffix in _JSONL:
+        listed = [*_jsonl_rows(path, columns.named, dropped)]
+    elif suffix in _DELIMITERS:
+        found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
+        listed = [*_table_rows(path, found, columns.named, dropped)]
+    else:
+        array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
+        problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
+        raise UserError(f"{path}: {problem}{array}")
+    classes = ClassNames(labels or ())
+    if columns.label is not None and not labels:
+        classes = ClassNames.of(values[columns.label] for _, values in listed)
+    examples = tuple(
+        _example(path, columns, classes, number, row, values)
+        for number, (row, values) in enumerate(listed)
+    )
+    names = classes.names if columns.score is None else (columns.score,)
+    kind: Literal["classification", "regression"]
+    kind = "classification" if columns.score is None else "regression"
+    return Examples(str(path), kind, names, examples, dict(dropped), classes.remarks)
+
+
+def _table_rows(
+    path: epath.PathLike,
+    rows: Iterator[tuple[int, Fields]],
+    names: Sequence[str],
+    dropped: Counter[str],
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number of each row and the values of the named columns."""
+    _, first = next(rows, (0, None))
+    if first is None:
+        raise UserError(f"{path}: empty")
+    titles = titles_of(first)
+    if not any(name in titles for name in names):
+        header = f"no column {names[0]!r}{nearest(names[0], titles)}"
+        raise UserError(f"{path}: {header}; if the first line is no header, add one")
+    indices = {name: column_index(path, titles, name) for name in names}
+    for row, fields in rows:
+        if fields == [""] and len(titles) > 1:
+            dropped[_BLANK] += 1
+            continue
+        check_width(path, row, fields, len(titles))
+        yield row, {name: fields[i] for name, i in indices.items()}
+
+
+def _jsonl_rows(
+    path: epath.PathLike, names: Sequence[str], dropped: Counter[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number of each line and the values of the named keys, as text."""
+    for row, line in numbered_lines(path):
+        if not line.strip():
+            dropped[_BLANK] += 1
+            continue
+        try:
+            values = json_record.parse(line)
+            problem = "" if isinstance(values, dict) else "not a JSON object, such as {…}"
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            if row == 1 + dropped[_BLANK]:
+                refuse_array(path, line)
+            wrong_row(path, row, problem)
+        for name in names:
+            if name not in values:
+                wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
+        yield row, {name: _text(path, row, name, values[name]) for name in names}
+
+
+def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        if problem := damage(value):
+            wrong_row(path, row, f"{name!r} {problem}")
+        return unify_line_ends(value)
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")
+
+
+def _example(
+    path: epath.PathLike,
+    columns: Columns,
+    classes: ClassNames,
+    number: int,
+    row: int,
+    values: dict[str, str],
+) -> Example:
+    texts = tuple(values[name] for name in (columns.text, columns.pair) if name is not None)
+    target: int | float | None = None
+    if columns.label is not None:
+        name = cleaned(values[columns.label])
+        if not name:
+            wrong_row(path, row, f"no label in column {columns.label!r}")
+        target = classes.find(name)
+        if target is None:
+            known = ", ".join(classes.names)[:200]
+            wrong_row(path, row, f"label {name[:60]!r} is not one of {known}")
+    elif columns.score is not None:
+        target = score_of(path, row, values[columns.score], -math.inf, math.inf)
+    return Example(str(number), texts, target, row)

@@ -1,0 +1,140 @@
+"""Tags of words, such as the names in a sentence: CoNLL files.
+
+A guess has the tag of each word of a sentence.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks import conll, metrics, tagging
+from bert_jax.finetune.tasks.encoding import Targets, joined
+from bert_jax.finetune.tasks.examples import Examples, Kind, Words
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
+
+_FILES: Final[Files] = {
+    "train": (("train.txt",), ("train.conll",), ("eng.train",)),
+    "dev": (("dev.txt",), ("valid.txt",), ("dev.conll",), ("eng.testa",)),
+    "test": (("test.txt",), ("test.conll",), ("eng.testb",)),
+}
+Tags = list[str]  # of the words of a sentence
+
+
+class TaggingTask(TaskKind):
+    """Sentences in words, each with a tag."""
+
+    name: Kind = "tagging"
+    objectives = (TOKEN_CLASSIFICATION.name,)
+    in_words = True
+    settings = ("text",)
+
+    def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
+        path, other = find_files(task, _FILES)
+        word, tag = _column(task, "text"), _column(task, "label")
+        train = conll.read(path, word=word, tag=tag)
+        if not other:
+            return divided(train)
+        return train, conll.read(other, labels=train.labels, word=word, tag=tag)
+
+    def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
+        path = find_file(self.name, source, _FILES, split)
+        return conll.read(path, labelled=False, word=_column(task, "text"))
+
+    def labels(self, examples: Examples) -> list[int]:
+        return [label for one in _of(examples) for label in one.labels or ()]
+
+    def content(self, examples: Examples) -> list[Any]:
+        return [[list(one.words), list(one.labels or ())] for one in _of(examples)]
+
+    def prepare(
+        self,
+        tokenizer: Tokenizer,
+        model: ModelConfig,
+        task: TaskConfig,
+        examples: Examples,
+        limit: int,
+    ) -> Prepared:
+        made = tagging.windows(_of(examples), tokenizer, limit)
+        labels, weights = zip(*map(tagging.token_labels, made), strict=True)
+        arrays = {"token_labels": np.concatenate(labels), "token_weights": np.concatenate(weights)}
+        encoded = joined([window.token_ids for window in made])
+        cut = sum(window.cut for window in made)
+        notes = (f"{count(cut, 'word')} cut to a row of {limit} tokens",) if cut else ()
+        return Prepared(encoded, Targets(of_tokens=arrays), tuple(made), notes)
+
+    def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("f1", "precision", "recall", "accuracy")
+
+    def guesses(
+        self,
+        task: TaskConfig,
+        examples: Examples,
+        prepared: Prepared,
+        logits: Sequence[np.ndarray],
+    ) -> list[Tags]:
+        found = tagging.predict(_of(examples), prepared.windows, logits)
+        return [[examples.labels[tag] for tag in tags.tolist()] for tags in found]
+
+    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Tags]) -> Measured:
+        """Of entities, and the accuracy of the tags of all words."""
+        ids = {name: number for number, name in enumerate(examples.labels)}
+        guessed = [ids[tag] for tags in guesses for tag in tags]
+        accuracy = metrics.measure(["accuracy"], self.labels(examples), guessed)
+        return {**metrics.entities(_tags(examples), guesses), **accuracy}
+
+    def baselines(
+        self, task: TaskConfig, train: Examples, held_out: Examples
+    ) -> Mapping[str, Sequence[Tags]]:
+        """The most frequent tag, and that of each word; a new word has the former."""
+        seen: dict[str, Counter[str]] = {}
+        for sentence, tags in zip(_of(train), _tags(train), strict=True):
+            for word, tag in zip(sentence.words, tags, strict=True):
+                seen.setdefault(word, Counter())[tag] += 1
+        ((usual, _),) = sum(seen.values(), Counter[str]()).most_common(1)
+        by_word = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+        words = [one.words for one in _of(held_out)]
+        return {
+            "majority": [[usual] * len(one) for one in words],
+            "tag of the word": [[by_word.get(word, usual) for word in one] for one in words],
+        }
+
+    def files(
+        self, task: TaskConfig, examples: Examples, guesses: Sequence[Tags]
+    ) -> Mapping[str, str]:
+        """A word and its tag on a line, a blank line after a sentence."""
+        lines = []
+        for sentence, tags in zip(_of(examples), guesses, strict=True):
+            lines += [f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)]
+            lines.append("\n")
+        return {"out": "".join(lines)}
+
+
+def _column(task: TaskConfig, key: str) -> int | None:
+    """Returns the number of a column, from 1; None for the default."""
+    value = getattr(task, key)
+    if value == getattr(TaskConfig(), key):
+        return None
+    if not (value.isdecimal() and int(value) > 0):
+        raise UserError(
+            f"config.task.{key}={value}: of CoNLL's files give the number of a column, from 1"
+        )
+    return int(value)
+
+
+def _of(examples: Examples) -> tuple[Words, ...]:
+    return examples.examples  # type: ignore[return-value]
+
+
+def _tags(examples: Examples) -> list[Tags]:
+    return [[examples.labels[label] for label in one.labels or ()] for one in _of(examples)]
+
+
+TAGGING: Final = TaggingTask()

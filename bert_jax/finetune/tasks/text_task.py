@@ -1,0 +1,214 @@
+"""Classes or scores of texts and of pairs of texts: the tasks of GLUE, and tables.
+
+A guess is the id of a class with its probability, or a score.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import ProblemType
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
+from bert_jax.finetune.tasks.baselines import bag_of_words, majority
+from bert_jax.finetune.tasks.encoding import Targets, encode
+from bert_jax.finetune.tasks.examples import Example, Examples, Kind
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.splits import divided
+from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
+from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask(TaskKind):
+    """Texts with a class, or with a score.
+
+    Attributes:
+        of_tables: metrics where the task is none of GLUE, F1 only of two classes.
+    """
+
+    name: Kind
+    objectives: tuple[str, ...]
+    problem_type: ProblemType
+    of_tables: tuple[str, ...]
+    per_token: bool = False
+    settings: tuple[str, ...] = ("text", "pair")
+
+    @property
+    def _is_score(self) -> bool:
+        return self.name == "regression"
+
+    def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
+        if task.name in glue.TASKS:
+            _check_unused(task)
+            train = glue.read(task.name, task.data, "train")
+            held_out = glue.read_dev(task.name, task.data)
+        else:
+            train = self._table(task, task.data)
+            if task.held_out:
+                held_out = self._table(task, task.held_out, labels=train.labels)
+            else:
+                train, held_out = divided(train)
+        for split in (train, held_out):
+            _check_labels(split)
+        return train, held_out
+
+    def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
+        if task.name in glue.TASKS and Path(source).is_dir():
+            return replace(glue.read(task.name, source, split), is_of_leaderboard=True)
+        return self._table(task, source, labelled=False)
+
+    def with_settings(self, task: TaskConfig, given: Mapping[str, Any]) -> TaskConfig:
+        if task.name in glue.TASKS:  # its columns, in a file of another name
+            text, pair = (*glue.TASKS[task.name].texts, "")[:2]
+            task = replace(task, text=text, pair=pair)
+        return super().with_settings(task, given)
+
+    def _table(
+        self,
+        task: TaskConfig,
+        path: str,
+        labels: tuple[str, ...] | None = None,
+        *,
+        labelled: bool = True,
+    ) -> Examples:
+        """Reads a file with the task's columns; labelled: whether that of the label, too."""
+        label = task.label if labelled else None
+        if Path(path).is_dir():
+            raise UserError(f"{path}: a folder; give a .tsv, .csv or .jsonl file")
+        columns = table.Columns(
+            task.text,
+            task.pair or None,
+            label=None if self._is_score else label,
+            score=label if self._is_score else None,
+        )
+        return table.read(path, columns, labels=None if self._is_score else labels)
+
+    def labels(self, examples: Examples) -> list[int | float]:
+        return [example.label for example in _of(examples) if example.label is not None]
+
+    def content(self, examples: Examples) -> list[Any]:
+        return [_texts(examples), self.labels(examples)]
+
+    def prepare(
+        self,
+        tokenizer: Tokenizer,
+        model: ModelConfig,
+        task: TaskConfig,
+        examples: Examples,
+        limit: int,
+    ) -> Prepared:
+        encoded = encode(tokenizer, model, _texts(examples), limit)
+        labels = np.array(self.labels(examples), np.float32 if self._is_score else np.int32)
+        weights = np.ones(len(labels), np.float32)
+        arrays = {"labels": labels[:, None] if self._is_score else labels, "label_weights": weights}
+        notes = (f"{encoded.cut:,} cut to the limit",) if encoded.cut else ()
+        return Prepared(encoded, Targets(of_examples=arrays), notes=notes)
+
+    def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
+        if task.name in glue.TASKS:
+            names = glue.TASKS[task.name].metrics
+            return tuple(f"{name}{end}" for end in glue.dev_ends(task.name) for name in names)
+        return tuple(name for name in self.of_tables if name != "f1" or len(labels) == 2)
+
+    def guesses(
+        self,
+        task: TaskConfig,
+        examples: Examples,
+        prepared: Prepared,
+        logits: Sequence[np.ndarray],
+    ) -> list[Any]:
+        if self._is_score:
+            return [float(score) for (score,) in logits]
+        return [Guess.of(values) for values in logits]
+
+    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]) -> Measured:
+        names = self.metrics(task, examples.labels)
+        return metrics.measure(names, self.labels(examples), guesses, examples.parts)
+
+    def baselines(
+        self, task: TaskConfig, train: Examples, held_out: Examples
+    ) -> Mapping[str, Sequence[Any]]:
+        known, new, labels = _texts(train), _texts(held_out), self.labels(train)
+        constant = majority(labels, len(new), regression=self._is_score)
+        words = bag_of_words(known, labels, new, regression=self._is_score)
+        name = "mean score" if self._is_score else "majority"
+        return {name: constant.tolist(), "bag of words": words.tolist()}
+
+    def files(
+        self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]
+    ) -> Mapping[str, str]:
+        """The form of GLUE's leaderboard for a split of its tasks; else with the names of the
+        labels, and their probabilities."""
+        ids = [example.id for example in _of(examples)]
+        if examples.is_of_leaderboard:
+            return {"out": leaderboard.table(task.name, ids, guesses)}
+        if self._is_score:
+            return {"out": leaderboard.table_of(ids, [f"{score:.4f}" for score in guesses])}
+        names = [examples.labels[guess] for guess in guesses]
+        return {"out": leaderboard.table_of(ids, names, [one.probability for one in guesses])}
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Returns the probabilities of classes, [E, C]."""
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+class Guess(int):
+    """The id of the most probable class, and its probability."""
+
+    probability: float
+
+    @classmethod
+    def of(cls, logits: np.ndarray) -> "Guess":
+        """logits: of the classes of a text, [C]."""
+        guess = cls(logits.argmax())
+        guess.probability = float(probabilities(logits[None])[0, guess])
+        return guess
+
+
+def _of(examples: Examples) -> tuple[Example, ...]:
+    return examples.examples  # type: ignore[return-value]
+
+
+def _texts(examples: Examples) -> list[tuple[str, ...]]:
+    return [example.texts for example in _of(examples)]
+
+
+def _check_unused(task: TaskConfig) -> None:
+    """Raises UserError for settings of tables, which have no effect for a task of GLUE."""
+    for key in ("held_out", "text", "pair", "label"):
+        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
+            raise UserError(
+                f"config.task.{key}={value} has no effect for {task.name}, whose files GLUE names; "
+                "leave it out"
+            )
+
+
+def _check_labels(examples: Examples) -> None:
+    if not examples.examples:
+        raise UserError(f"{examples.path}: no examples")
+    missing = next((e for e in _of(examples) if e.label is None), None)
+    if missing:
+        raise UserError(f"{examples.path}: row {missing.row:,} has no label; give a labelled file")
+
+
+CLASSIFICATION: Final = TextTask(
+    name="classification",
+    objectives=(SINGLE_LABEL.name, MULTI_LABEL.name),
+    problem_type="single_label_classification",
+    of_tables=("accuracy", "f1"),
+)
+REGRESSION: Final = TextTask(
+    name="regression",
+    objectives=(REGRESSION_OBJECTIVE.name,),
+    problem_type="regression",
+    of_tables=("pearson", "spearman"),
+)

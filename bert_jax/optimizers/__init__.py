@@ -1,0 +1,1 @@
+"""Optimizers, as optax transformations, and learning rates."""

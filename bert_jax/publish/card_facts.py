@@ -1,0 +1,52 @@
+"""The facts about a run that its model card lists, from the workdir and a checkpoint's metadata."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config.recorded import config_of
+from bert_jax.config.serialization import flatten
+from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
+from bert_jax.errors import UserError
+from bert_jax.metrics import records
+from bert_jax.objectives.registry import learned_by
+from bert_jax.publish.model_card import Card
+from bert_jax.publish.task_card import UNUSED, read_task
+from bert_jax.reporting.run_facts import run_facts, trained_length
+from bert_jax.workdir.find_store import find_store
+from bert_jax.workdir.layout import Workdir
+
+
+def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
+    """Returns the facts about a checkpoint; meta: as stored with it."""
+    config, step = config_of(meta), meta["step"]
+    task = read_task(config, meta)
+    left_out = UNUSED if task else ("data.store",)  # a path on the machine that trained
+    settings = {
+        key: value
+        for key, value in flatten(dict(meta["config"])).items()
+        if not any(key == name or key.startswith(f"{name}.") for name in left_out)
+    }
+    sources, languages = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
+    measured = [record for record in records.read(run.metrics, "eval") if record["step"] <= step]
+    return Card(
+        step=step,
+        length=trained_length(config, step),
+        objectives=learned_by(config),
+        training=run_facts(meta, step, records.records(run.metrics)),
+        settings=settings,
+        sources=sources,
+        languages=languages,
+        metrics=measured[-1] if measured else None,
+        task=task,
+    )
+
+
+def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Sources and languages of the store; empty if it is not the store that was trained on."""
+    try:
+        manifest = read_manifest(store)
+    except UserError:
+        return [], []
+    if split_digest("train", manifest["files"]) != digests["train"]:
+        return [], []
+    return manifest["sources"], manifest["languages"]

@@ -1,0 +1,303 @@
+"""Exports a checkpoint as a folder that `transformers` and `bert_jax.load` read."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import safetensors
+from etils import epath
+
+from bert_jax.checkpoint import catalog
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.recorded import config_of, model_of
+from bert_jax.config.schema import ModelConfig
+from bert_jax.convert import checksums
+from bert_jax.convert import weights as names
+from bert_jax.convert.checksums import SUMS
+from bert_jax.convert.hf_config import ORIGIN, to_config_json
+from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.sentence_encoder import ABOUT, ENCODER, MODULES, SentenceEncoder
+from bert_jax.convert.sources import read_run_tokenizer
+from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
+from bert_jax.convert.weight_files import HEADS
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import StorageError, UserError
+from bert_jax.publish.card_facts import read_card
+from bert_jax.publish.model_card import Card, render
+from bert_jax.publish.sentence_files import sentence_files
+from bert_jax.publish.weight_writer import (
+    DEFAULT_FORMAT,
+    WEIGHT_FILE,
+    WeightFormat,
+    as_dtype,
+    is_export,
+    write_files,
+    write_heads,
+    write_optimizer,
+    write_weights,
+)
+from bert_jax.storage import atomic
+from bert_jax.storage.digest import file_digest
+from bert_jax.storage.outputs import OutputKind, check_output, target_of
+from bert_jax.storage.remote import is_remote
+from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
+from bert_jax.workdir.inputs import inputs_of_model
+from bert_jax.workdir.layout import Workdir, split_step
+
+CARD = "README.md"
+_FILES = {  # besides the weights
+    "config.json", CARD, HEADS,
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "bpe.codes", MODULES, ENCODER, ABOUT, SUMS,
+}  # fmt: skip
+_PART = re.compile(r"[1-9]\d?_(Pooling|Dense|Normalize|Dropout)")  # of a sentence encoder
+
+
+def export(
+    params: Mapping[str, Any],
+    model_config: ModelConfig,
+    tokenizer: Tokenizer,
+    out: Path | str,
+    *,
+    card: Card,
+    form: WeightFormat = DEFAULT_FORMAT,
+    rows_before: np.ndarray | None = None,
+    source: Mapping[str, Any] = MappingProxyType({}),
+    optimizer: OptimizerState | None = None,
+    sentence: SentenceEncoder | None = None,
+) -> None:
+    """Writes weights, configuration, tokenizer and model card into the folder `out`.
+
+    The folder appears complete or not at all. An earlier export is replaced, unless a file of it
+    was edited since; symbolic links are followed.
+
+    Args:
+        params: our parameters, arrays of any kind. The class of transformers is the one with most
+            of their heads; the others are in a file of their own.
+        card: its `objectives` are those of the parameters. If it has no `length`, every position
+            counts as trained.
+        tokenizer: of the store they were trained on; that of an import may have fewer entries.
+        rows_before: see `weights.to_transformers`.
+        source: see `to_config_json`.
+        optimizer: its state goes into a file of its own, which transformers ignores.
+        sentence: what makes vectors of texts, for sentence-transformers.
+
+    Raises:
+        UserError: as `check_output`; the vocabulary sizes do not fit, a parameter is not finite or
+            too large for its dtype, or transformers has no such class.
+        StorageError: the folder cannot be written; an older one is unchanged.
+    """
+    out = _checked(out, model_config, tokenizer, card)
+    pad = tokenizer.special.pad
+    own, others = names.groups_by_file(params, find_layout(model_config))
+    tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
+    heads = names.to_transformers(params, model_config, pad, others)
+    tensors, heads = (as_dtype(some, form.dtype) for some in (tensors, heads))
+    config = to_config_json(
+        model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
+    ) | {"dtype": form.dtype}
+    files = _files(config, model_config, tokenizer, card, tensors)
+    more, parts = sentence_files(sentence, model_config.max_position_embeddings)
+    files |= more
+    temporary = _temporary_path(out, "tmp")
+    try:
+        _remove_leftovers(out)
+        temporary.mkdir(parents=True)
+        _write(temporary, files, tensors, heads, form.max_shard_size, optimizer, parts)
+        _publish(temporary, out)
+    except (OSError, safetensors.SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise StorageError(f"{out}: cannot be written ({reason}); nothing was changed") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checked(out: Path | str, model_config: ModelConfig, tokenizer: Tokenizer, card: Card) -> Path:
+    """Returns the folder at the end of links; UserError if it may not be written, or if sizes do
+    not fit: that of an import may have fewer entries than rows."""
+    check_output(out, EXPORT)
+    without_entry = model_config.vocab_size - tokenizer.vocab_size
+    if without_entry < 0 or (without_entry and not card.origin):
+        raise UserError(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
+            f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
+        )
+    return target_of(out)
+
+
+def _files(
+    config: Mapping[str, Any],
+    model_config: ModelConfig,
+    tokenizer: Tokenizer,
+    card: Card,
+    tensors: Mapping[str, np.ndarray],
+) -> dict[str, bytes]:
+    """Returns the contents of all files but the weights, by name; config: that of config.json."""
+    length = card.length or model_config.max_position_embeddings
+    token_types = find_layout(model_config).token_types
+    text = render(
+        card,
+        model_config,
+        parameters=sum(tensor.size for tensor in tensors.values()),
+        lowercase=lowercases(tokenizer),
+        model_type=config["model_type"],
+    )
+    files = tokenizer_files(tokenizer, length, token_types=token_types)
+    return files | {"config.json": json_bytes(config), CARD: text.encode()}
+
+
+def _write(
+    folder: Path,
+    files: Mapping[str, bytes],
+    tensors: Mapping[str, np.ndarray],
+    heads: Mapping[str, np.ndarray],
+    max_shard_size: str | None,
+    optimizer: OptimizerState | None,
+    parts: Mapping[str, Mapping[str, np.ndarray]],
+) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    weights = [*write_weights(folder, tensors, max_shard_size), *write_heads(folder, heads)]
+    weights += write_files(folder, parts)
+    if optimizer:
+        weights.append(write_optimizer(folder, optimizer))
+    for name in weights:  # safetensors may create them readable by the owner only
+        (folder / name).chmod((folder / "config.json").stat().st_mode)
+    (folder / SUMS).write_text(checksums.render(folder, (*files, *weights)))
+
+
+def run_export(
+    workdir: epath.PathLike,
+    out: Path | str,
+    step: int | None = None,
+    *,
+    all_steps: bool = False,
+    form: WeightFormat = DEFAULT_FORMAT,
+    optimizer_state: bool = False,
+) -> None:
+    """Exports checkpoints of a pretraining run and prints the results.
+
+    Args:
+        step: of the checkpoint; None is the newest.
+        all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
+        optimizer_state: the moments and the step too, for `config.init_optimizer`.
+
+    Raises:
+        UserError: there is no such checkpoint, or as `export`.
+    """
+    run = Workdir.open(workdir)
+    check_output(out, EXPORTS if all_steps else EXPORT, inputs=inputs_of_model(workdir))
+    if not all_steps:
+        _export_step(run, out, step, form, optimizer_state)
+        return
+    steps = catalog.complete_steps(run.checkpoints)
+    if not steps:
+        raise UserError(f"{workdir}: has no checkpoint; train first")
+    for step in steps:
+        _export_step(run, Path(out) / f"step-{step}", step, form, optimizer_state)
+
+
+def _export_step(
+    run: Workdir, out: Path | str, step: int | None, form: WeightFormat, with_optimizer: bool
+) -> None:
+    check_output(out, EXPORT)  # fail before reading a large checkpoint
+    params, meta = checkpoint.load_params(run, step)
+    model_config = model_of(meta)
+    layout, card = find_layout(model_config), read_card(run, meta)
+    _, others = names.groups_by_file(params, layout)
+    if others:
+        lacking = f"{layout.class_name(params)} has no place for them"
+        print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
+    tokenizer = read_run_tokenizer(run, meta)
+    optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
+    origin = meta.get("init_origin")
+    export(
+        params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer,
+        source={ORIGIN: origin} if origin else {},
+    )  # fmt: skip
+    init = config_of(meta).init
+    if init and not is_remote(init) and (Path(split_step(init)[0]) / MODULES).is_file():
+        print(f"not carried over: what makes a sentence encoder of {init} (pool, layers after it)")
+    print(f"step {meta['step']:,} of {run} exported to {out}")
+
+
+def _is_export(out: epath.Path) -> bool:
+    """Whether a folder has nothing but an export; UserError if a file is no longer what SHA256SUMS
+    says. False without it, as those who change an export on purpose remove it."""
+    names = {entry.name for entry in out.iterdir()}
+    others = {name for name in names - _FILES if not _written(name)}
+    if others or not is_export(Path(out)):
+        return False
+    sums = checksums.read(Path(out))
+    if sums is None:
+        return False
+    for path in sorted(Path(out).rglob("*")):  # those in folders of parts, too
+        name = path.relative_to(out).as_posix()
+        if name == SUMS or (path.is_dir() and not path.is_symlink()):
+            continue
+        if not path.is_file() or file_digest(path) != sums.get(name):
+            raise UserError(
+                f"{path}: was edited after the export; move it away or give a new folder"
+            )
+    return True
+
+
+def _has_exports(out: epath.Path) -> bool:
+    """Whether a folder has nothing but exports of checkpoints, of which one may be unfinished."""
+    for path in out.iterdir():
+        if not re.fullmatch(r"step-\d+|\.step-\d+\.\d+\.(tmp|old)", path.name):
+            return False
+        if not path.name.startswith("."):
+            check_output(path, EXPORT)
+    return True
+
+
+EXPORT: Final = OutputKind("export", _is_export, is_folder=True, in_buckets=False, by_rename=True)
+EXPORTS: Final = OutputKind("folder of exports", _has_exports, is_folder=True, in_buckets=False)
+
+
+def _written(name: str) -> bool:
+    """Whether an export may have written an entry beside those that every export has."""
+    return bool(WEIGHT_FILE.fullmatch(name) or _PART.fullmatch(name))
+
+
+def _temporary_path(out: Path, kind: str) -> Path:
+    """Temporary path of this process for the new folder ("tmp") or the previous one ("old")."""
+    return out.parent / f".{out.name}.{os.getpid()}.{kind}"
+
+
+def _publish(temporary: Path, out: Path) -> None:
+    """Moves the finished folder into place; a folder cannot be replaced in a single rename."""
+    if not out.exists():
+        atomic.publish(temporary, out)
+        return
+    atomic.sync_tree(temporary)  # before the old one is moved
+    old = _temporary_path(out, "old")
+    out.rename(old)
+    try:
+        atomic.publish(temporary, out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Cleans up after killed exports to `out`.
+
+    An export killed between moving the old folder away and moving the new one into place leaves no
+    `out`: the old folder is restored first, so that it exists until the new one is complete.
+    """
+    name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.(tmp|old)")
+    for path in [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]:
+        if path.suffix == ".old" and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)

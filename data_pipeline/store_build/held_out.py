@@ -1,0 +1,48 @@
+"""Which documents are held out: of each source those whose raw text has the smallest hashes.
+
+Decided from hashes alone, so every machine, tokenizer and cleaning rule holds out the same text.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.store.manifest import SPLITS
+from bert_jax.data_pipeline.store_build.documents import Documents
+
+NOWHERE: Final = -1  # not in the store
+_TRAIN, _HELD_OUT = (SPLITS.index(split) for split in ("train", "held_out"))
+_FEWEST: Final = 2  # NSP takes its random second sentence from another document
+# By default: this share of a source's documents, or of a small source this number of them, which is
+# at most the largest share.
+_SHARE: Final = 0.01
+_DOCUMENTS: Final = 20
+LARGEST_SHARE: Final = 0.05
+
+
+def held_out_count(documents: int, share: float | None) -> int:
+    """Returns the number of held-out documents of a source: the given share, at least two, at most
+    half. By default (None) 1 %, at least 20 documents where these are at most 5 %."""
+    if share is None:
+        few = min(_DOCUMENTS, int(LARGEST_SHARE * documents))
+        wanted = max(round(_SHARE * documents), few)
+    else:
+        wanted = round(share * documents)
+    return min(max(wanted, _FEWEST), documents // 2)
+
+
+def sides(documents: Documents, kept: np.ndarray, sources: int, share: float | None) -> np.ndarray:
+    """Returns the split of each document that is kept, as its number in `SPLITS`; `NOWHERE` of
+    others and of those without text.
+
+    The held-out documents of a source are those with the smallest hashes. Duplicate texts count
+    once: they share a hash and so stay in one split.
+    """
+    side = np.full(len(documents.hashes), _TRAIN, np.int8)
+    for source in range(sources):
+        own = kept & (documents.source == source)
+        distinct = np.unique(documents.hashes[own])
+        if held_out := held_out_count(len(distinct), share):
+            side[own & (documents.hashes <= distinct[held_out - 1])] = _HELD_OUT
+    side[~kept | (documents.sentences == 0)] = NOWHERE
+    return side

@@ -1,1 +1,0 @@
-"""Launch backends, one module each."""

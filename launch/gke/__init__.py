@@ -1,0 +1,1 @@
+"""The backend of `launch gke`: TPU slices of a GKE cluster."""

@@ -1,0 +1,1 @@
+"""The backend of `launch slurm`: nodes of a Slurm cluster."""

@@ -1,0 +1,126 @@
+"""Ends a Slurm job, or requeues it after a preemption or a failure. The batch script runs it last.
+
+FOLDER MAX_PREEMPTIONS MAX_FAILURES CODE: the job's folder, its budgets, and srun's exit code, which
+counts if a task has noted none. `state.json` counts the restarts, as Slurm's own count has all in
+one.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import LOST, STOPPED, describe, signal_of, verdict
+from bert_jax.launch.output import say
+from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
+from bert_jax.launch.slurm.task import read_codes
+from bert_jax.storage import json_record
+from bert_jax.storage.atomic import write_text
+from bert_jax.storage.regular_file import read_regular
+
+_FILE = "state.json"
+_FORM = {
+    "job": str,
+    "preemptions": json_record.count,
+    "failures": json_record.count,
+    "end": lambda value: value is None or isinstance(value, int),
+}
+_ENDING = ("CANCELLED", "TIMEOUT")  # states in which a job is not to be requeued
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the end of an attempt left: number of the Slurm job, restarts that it has used, and its
+    exit code; None if it was requeued."""
+
+    job: str
+    preemptions: int = 0
+    failures: int = 0
+    end: int | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "State | None":
+        """Returns the state of the last attempt; None before the end of the first."""
+        try:
+            record = json_record.parse(read_regular(folder / _FILE), _FORM)
+            return cls(**{name: record[name] for name in _FORM})
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(
+                f"{folder / _FILE}: {error}; remove it, and restarts count from 0"
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / _FILE, json.dumps(dataclasses.asdict(self)))
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns the job's exit code; Slurm ends this process before that if it requeues the job."""
+    folder, number = Path(words[0]), os.environ["SLURM_JOB_ID"]
+    preemptions, failures, status = map(int, words[1:])
+    state = State.read(folder)
+    if state is None or state.job != number:
+        state = State(number)
+    restarts, ends = Restarts(state.preemptions, state.failures), _ends(folder, number, status)
+    code = verdict(map(_asked, (code for _, code in ends)))
+    # Slurm itself pauses before the next attempt.
+    limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
+    is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
+    if is_stopping and code == LOST:
+        code = STOPPED  # a requested stop is not a failure, however they ended
+    is_final = code == 0 or is_stopping
+    decision = NOT_AGAIN if is_final else restarts.after(code, limits)
+    if code != 0:
+        say(f"{describe(ends)}; {decision.reason}")
+    ended = State(number, restarts.preemptions, restarts.failures, end=code)
+    if decision.again:
+        dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
+        refused = _requeue(number)
+        if not refused:
+            return code
+        say(f"not requeued: {refused}")
+    ended.write(folder)
+    return code
+
+
+def codes_folder(folder: str) -> Path:
+    """Returns the folder in which the tasks of an attempt note their exit codes."""
+    return Path(folder, "codes")
+
+
+def _ends(folder: Path, number: str, status: int) -> list[tuple[str, int]]:
+    """Returns name and exit code of each task that has noted one, and of srun if one has not."""
+    codes = read_codes(codes_folder(str(folder)))
+    ends = [(f"task {task}", code) for task, code in codes.items()]
+    if len(codes) < int(os.environ.get("SLURM_NTASKS", 1)):
+        ends.append((f"job {number}", status))
+    return ends
+
+
+def _asked(code: int) -> int:
+    """Returns STOPPED for a process that Slurm asked to stop before it could handle that: there was
+    nothing to save."""
+    return STOPPED if signal_of(code) == signal.SIGTERM else code
+
+
+def _requeue(number: str) -> str:
+    """Requeues the job; returns why Slurm refuses to, empty if it does not."""
+    words = ["scontrol", "requeue", number]
+    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
+    return "" if done.returncode == 0 else " ".join(done.stderr.split())
+
+
+def _slurm_state(number: str) -> str:
+    words = ["squeue", f"--jobs={number}", "--states=all", "--noheader", "--format=%T"]
+    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Submits a job on queued resources, or finds its submission that runs.
+
+A submission is a folder of records, numbered from 1; the newest is the job.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+
+from bert_jax.errors import UserError
+from bert_jax.launch.output import say
+from bert_jax.launch.tpu.bucket import Bucket
+from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.submission import Submission, bundle_name
+from bert_jax.launch.tpu.watch import Api
+
+
+class OtherCommandError(Exception):
+    """The job runs another command, or on other machines: `topology`."""
+
+    def __init__(self, topology: str):
+        super().__init__(topology)
+        self.topology = topology
+
+
+def runs(bucket: Bucket) -> list[int]:
+    """Returns the numbers of the submissions of a job, oldest first."""
+    return _runs(entry.name for entry in bucket.list("0"))
+
+
+def _runs(names: Iterable[str]) -> list[int]:
+    return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})
+
+
+def newest(bucket: Bucket) -> tuple[Records, Look] | None:
+    """Returns the newest submission of a job, None if there is none."""
+    for run in reversed(runs(bucket)):
+        records = Records(bucket, run)
+        return records, records.look()
+    return None
+
+
+def is_current(look: Look, wanted: Submission) -> bool:
+    """Whether a submission is what is wanted, and running or not to be submitted again.
+
+    Raises:
+        OtherCommandError: another one is running.
+    """
+    found = look.submission
+    if found is None:
+        return False
+    same = found.digest == wanted.digest
+    if look.end is None and not same:
+        raise OtherCommandError(found.topology)
+    if look.end and look.end.code == 0:
+        return same and found.bundle == wanted.bundle
+    return same and not look.reported
+
+
+def submit(
+    name: str,
+    bucket: Bucket,
+    api: Api,
+    before: tuple[Records, Look] | None,
+    wanted: Submission,
+    archive: bytes,
+) -> Records:
+    """Writes what the hosts run; the machines are requested by a watcher.
+
+    name: of the job. before: its newest submission. archive: the bundle of the one that is wanted.
+
+    Raises:
+        UserError: another launcher has just submitted it.
+    """
+    numbers = [resource.number for resource in api.list()]
+    names = [entry.name for entry in bucket.list("0")]
+    if _runs(names)[-1:] != ([before[0].run] if before else []):
+        raise UserError(f"--name={name}: was just started or deleted by another command; run again")
+    # After a folder without job.json, too: a launcher may write to it after the job was deleted.
+    run = 1 + max((int(name[:4]) for name in names), default=0)
+    if before:
+        _, look = before
+        numbers += [history.number for history in look.histories]
+        numbers += [look.submission.first] if look.submission else []
+    first = max(numbers, default=0) + 1  # no name is used twice
+    bundle = f"{bundle_name(wanted.bundle)}.tar"
+    if not any(entry.size == len(archive) for entry in bucket.list(bundle)):
+        say(f"{bucket.url}/{bundle}: {len(archive) / 1e6:.1f} MB of code")
+        bucket.write(bundle, archive)
+    submission = dataclasses.replace(wanted, first=first, id=uuid.uuid4().hex[:12])
+    if not bucket.write_json(f"{run:04d}/job.json", submission.to_json(), new=True):
+        raise UserError(f"--name={name}: was just started by another launcher; run again")
+    return Records(bucket, run)

@@ -1,0 +1,132 @@
+"""The model card as the hub reads it, and the length that a run trained."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from exported import random_params
+from huggingface_hub import ModelCard
+from small import model_config, run_config
+from small_task import task_config
+from test_convert import make_run
+
+from bert_jax.config.recorded import recorded
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.publish.export import export, run_export
+from bert_jax.publish.model_card import Card, render
+from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
+
+PHASES = (
+    PhaseConfig(steps=10, seq_length=32, batch_size=4),
+    PhaseConfig(
+        steps=5, seq_length=40, row_length=96, examples_per_row=4, batch_size=2, max_predictions=5
+    ),
+    PhaseConfig(steps=5, seq_length=16, batch_size=4, max_predictions=5),
+)
+
+
+@pytest.fixture
+def config() -> Config:
+    return dataclasses.replace(run_config(), phases=PHASES)
+
+
+@pytest.mark.parametrize(
+    ("step", "length"), [(0, 32), (1, 32), (10, 32), (11, 40), (15, 40), (20, 40)]
+)
+def test_the_longest_phase_that_was_begun_counts(config: Config, step: int, length: int) -> None:
+    assert trained_length(config, step) == length
+
+
+def test_tokens_are_those_of_each_phase_without_its_padding(config: Config) -> None:
+    logged = [
+        {"kind": "train", "phase": 0, "padding": 0.5},
+        {"kind": "eval", "phase": 0, "padding": 0.9},
+        {"kind": "train", "phase": 1, "padding": 0.25},
+    ]
+    assert (
+        tokens_seen(config, steps_by_phase(config, 12), logged)
+        == 10 * 4 * 32 * 0.5 + 2 * 2 * 96 * 0.75
+    )
+    assert tokens_seen(config, steps_by_phase(config, 16), logged) is None, (
+        "the third phase recorded nothing"
+    )
+
+
+def test_the_trained_length_is_in_every_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    export(random_params(config), config, tokenizer, tmp_path / "out", card=Card(length=16))
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").glob("*[nd]")}
+    assert json.loads(texts["tokenizer_config.json"])["model_max_length"] == 16
+    written = json.loads(texts["config.json"])
+    assert written["trained_length"] == 16
+    assert written["max_position_embeddings"] == config.max_position_embeddings == 40
+    assert "sequences of at most 16 tokens" in texts["README.md"]
+    assert "the other 24 of its 40 positions are not trained" in texts["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("form", "length", "text"),
+    [
+        ({}, 40, "sequences of at most 40 tokens, special tokens included\n"),
+        ({"position": "rotary"}, 16, "sequences of at most 16 tokens, special tokens included\n"),
+    ],
+)
+def test_positions_without_training_are_not_counted(form: dict, length: int, text: str) -> None:
+    config = dataclasses.replace(model_config(), **form)
+    assert text in render(Card(length=length), config, parameters=1, lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        ({}, "3 epochs"),
+        ({"optimizer__layer_decay": 0.8}, "layer decay 0.8; 3 epochs"),
+        ({"task__layers": "-4:"}, "on a frozen encoder (concat of layers -4:, mean of the tokens)"),
+    ],
+)
+def test_the_facts_about_a_task_are_its_model_and_its_recipe(changes: dict, method: str) -> None:
+    config = task_config(Path("/nowhere"), init="/home/me/model", **changes)
+    run = {"config": recorded(config), "data": {"init": "ab" * 32}}
+    logged = [{"kind": "train", "phase": 0, "padding": 0.5, "step": 3}]
+    facts = run_facts(run, 3, logged)
+    assert facts["started from"] == "model, weights abababababab…"
+    assert facts["method"].startswith("adamw, learning rate 0.001, ")
+    assert facts["method"].endswith(method)
+    assert facts["trained"] == "3 steps of 8 examples in rows of 32 tokens"
+    assert "tokens seen" not in facts
+    assert facts | {"started from": "ORG/NAME"} == run_facts(
+        run | {"init_origin": "ORG/NAME"}, 3, logged
+    )
+
+
+@pytest.mark.parametrize("languages", [(), ("en",), ("no", "yi")])
+def test_the_hub_reads_the_card(languages: tuple[str, ...]) -> None:
+    text = render(Card(languages=languages), model_config(), parameters=1, lowercase=True)
+    data = ModelCard(text).data.to_dict()
+    expected = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "bert-jax"],
+        "language": list(languages),
+    }
+    assert data == {name: value for name, value in expected.items() if value}
+
+
+def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_path):
+    workdir, _ = make_run(tokenizer, tmp_path, pairing="sop")
+    run_export(workdir, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "sentence-order heads" in card
+    assert "1 if they are swapped" in " ".join(card.split())
+    assert "next-sentence" not in card
+    architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
+    assert architectures == ["BertForPreTraining"]
+
+
+def test_a_card_without_its_store_says_so(tokenizer, tmp_path):
+    workdir, _ = make_run(tokenizer, tmp_path)
+    (tmp_path / "store/manifest.json").unlink()
+    run_export(workdir, tmp_path / "out")
+    assert "was not available" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
