@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bert_jax.errors import UserError
-from bert_jax.launch.tpu.submission import bundle_name
+from bert_jax.launch.bundle_name import bundle_name
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.regular_file import read_regular
 

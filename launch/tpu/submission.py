@@ -46,11 +46,6 @@ class Submission:
         return value if self.id else {key: item for key, item in value.items() if key != "id"}
 
 
-def bundle_name(digest: str) -> str:
-    """Returns the name of a bundle, in the bucket with ".tar" and unpacked without."""
-    return f"bundle-{digest[:16]}"
-
-
 def at_root(word: str, root: str) -> str:
     """Returns a word of a submission on a host that has unpacked the bundle in `root`."""
     return re.sub(rf"^(--config=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)

@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Iterable
 
 from bert_jax.errors import UserError
+from bert_jax.launch.bundle_name import bundle_name
 from bert_jax.launch.output import say
 from bert_jax.launch.tpu.bucket import Bucket
 from bert_jax.launch.tpu.records import Look, Records
-from bert_jax.launch.tpu.submission import Submission, bundle_name
+from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import Api
 
 

@@ -14,8 +14,8 @@ import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bert_jax.launch.bundle_name import bundle_name
 from bert_jax.launch.tpu.bucket import Bucket
-from bert_jax.launch.tpu.submission import bundle_name
 
 # uv, which brings a Python where the image's is too old; for hosts of TPU v2 to v6e, all x86-64.
 UV = """\
