@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED, verdict
 from bert_jax.hardware.slices import Slice
-from bert_jax.launch.gke import checks as gke_checks
-from bert_jax.launch.gke import manifest as gke_manifest
+from bert_jax.launch.gke import manifest
+from bert_jax.launch.gke.checks import gke_checks, queue_reason
 from bert_jax.launch.gke.kubectl import Kubectl, condition
 from bert_jax.launch.gke.logs import PodLogs
 from bert_jax.launch.gke.manifest import DIGEST, NAME, WORKDIR
@@ -63,9 +63,9 @@ class Gke:
         if self.spot and self.reservation:
             raise UserError("--spot with --reservation: reserved nodes are not spot; give one")
         tpu = _slice(job)
-        if tpu.generation.name not in gke_manifest.ACCELERATORS:
+        if tpu.generation.name not in manifest.ACCELERATORS:
             raise UserError(
-                f"--topology={tpu.name}: gke has {', '.join(gke_manifest.ACCELERATORS)}; use "
+                f"--topology={tpu.name}: gke has {', '.join(manifest.ACCELERATORS)}; use "
                 "bert-jax launch tpu run"
             )
         for name, reference in job.env_from:
@@ -80,19 +80,19 @@ class Gke:
             )
 
     def checks(self, job: Job) -> Sequence[Check]:
-        labels = gke_manifest.node_labels(_slice(job), spot=self.spot, reservation=self.reservation)
-        return gke_checks.checks(self._kubectl, job, self.render(job), labels, self.queue)
+        labels = manifest.node_labels(_slice(job), spot=self.spot, reservation=self.reservation)
+        return gke_checks(self._kubectl, job, self.render(job), labels, self.queue)
 
     def render(self, job: Job) -> Rendering:
-        manifest = gke_manifest.job_set(
+        job_set = manifest.job_set(
             job, _slice(job), digest=job.digest(self), image=self.image, queue=self.queue,
             service_account=self.service_account, coarse=self.coarse_restarts, spot=self.spot,
             reservation=self.reservation,
         )  # fmt: skip
-        objects = {"jobset.json": manifest}
+        objects = {"jobset.json": job_set}
         words = [self._kubectl.words("create", "--filename=jobset.json")]
         if job.bundle.config:
-            objects["config.json"] = gke_manifest.config_map(job)
+            objects["config.json"] = manifest.config_map(job)
             words.insert(0, self._kubectl.words("apply", "--filename=config.json"))
         files = {name: json.dumps(found, indent=2) + "\n" for name, found in objects.items()}
         return Rendering(files=files, commands=tuple(words))
@@ -166,7 +166,7 @@ class Gke:
     def _progress(self, found: dict[str, Any], pods: list[dict[str, Any]]) -> str:
         """Returns where a job stands that has not ended."""
         if found["spec"].get("suspend"):
-            return f"waiting in the queue{gke_checks.queue_reason(self._kubectl, found)}"
+            return f"waiting in the queue{queue_reason(self._kubectl, found)}"
         hosts = _hosts(found)
         there = sum(pod["status"]["phase"] in ("Running", "Succeeded") for pod in pods)
         again = f", restart {_restarts(found)}" if _restarts(found) else ""

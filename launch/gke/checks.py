@@ -15,7 +15,7 @@ from bert_jax.launch.programs import ProgramError
 _KUBECTL = (1, 27)  # the first that asks the server to refuse unknown keys
 
 
-def checks(
+def gke_checks(
     kubectl: Kubectl, job: Job, rendering: Rendering, labels: Mapping[str, str], queue: str
 ) -> list[Check]:
     """Returns the checks. labels: of the nodes that the job needs."""
