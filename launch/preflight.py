@@ -2,10 +2,10 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.storage.remote import is_remote, open_path, put, storage_errors
@@ -64,7 +64,7 @@ def folder_check(name: str, folder: str) -> Check:
     return Check(name, probe)
 
 
-def store_check(store: str) -> Check:
+def store_check(store: str, read_manifest: Callable[[str], Mapping[str, Any]]) -> Check:
     """Returns the check that all files of a token store are there with their sizes; each host
     verifies their digests."""
 

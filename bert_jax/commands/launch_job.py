@@ -90,11 +90,12 @@ def checks_of(
     backend: "Backend", job: "Job", config: "Config", *, allow_dirty: bool
 ) -> "list[Check]":
     """Returns all that must hold before anything is created."""
+    from bert_jax.data_pipeline.store.manifest import read_manifest
     from bert_jax.launch import bundle, preflight
 
     checks = [
         preflight.folder_check("workdir", job.folder),
-        preflight.store_check(config.data.store),
+        preflight.store_check(config.data.store, read_manifest),
         *backend.checks(job),
     ]
     checkout = bundle.checkout_of(bundle.__file__)

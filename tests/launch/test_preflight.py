@@ -8,6 +8,7 @@ import pytest
 from corpus import small_store
 from gcs_emulator import emulated
 
+from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.errors import UserError
 from bert_jax.launch.preflight import (
     Check,
@@ -68,15 +69,16 @@ def store(tmp_path_factory):
 
 def test_a_store_has_all_of_its_files(store, tmp_path):
     copy = shutil.copytree(store, tmp_path / "store")
-    assert re.fullmatch(f"{copy} has all of its [0-9]+ files", store_check(str(copy)).probe())
+    found = store_check(str(copy), read_manifest).probe()
+    assert re.fullmatch(f"{copy} has all of its [0-9]+ files", found)
     (copy / "train/tokens.npy").write_bytes(b"short")
     (copy / "tokenizer.json").unlink()
     with pytest.raises(CheckFailedError, match="missing or incomplete; copy the store again") as e:
-        store_check(str(copy)).probe()
+        store_check(str(copy), read_manifest).probe()
     assert "train/tokens.npy" in str(e.value)
     assert "tokenizer.json" in str(e.value)
     with pytest.raises(UserError, match="not a token store"):
-        store_check(str(tmp_path / "other")).probe()
+        store_check(str(tmp_path / "other"), read_manifest).probe()
 
 
 def test_a_secret_is_its_owners_alone(tmp_path):
