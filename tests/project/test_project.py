@@ -18,27 +18,31 @@ PACKAGES = ("bert_jax", "configs", "data_pipeline", "launch")
 SOURCES = sorted(
     path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
-# From the lowest to the highest: a file imports from its own folder and from those before it.
+# From the lowest to the highest: a file imports from its own room and from those before it.
+GROUND = ("bert_jax/exit_codes", "bert_jax/errors", "bert_jax/hardware", "bert_jax/storage")
 ROOMS = (
-    "data_pipeline/errors", "data_pipeline/settings", "launch/exit_codes", "bert_jax/errors",
-    "bert_jax/storage", "data_pipeline/folders", "data_pipeline/random",
-    "data_pipeline/tokenizer",
-    "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources",
-    "data_pipeline/store_build",
-    "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
-    "data_pipeline/analysis", "data_pipeline/export",
-    "bert_jax/hardware", "launch", "launch/tpu/agent", "launch/backends",
-    "bert_jax/config", "configs", "configs/ablations",
-    "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
-    "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
-    "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed",
+    *GROUND,
+    "data_pipeline/settings", "data_pipeline/folders", "data_pipeline/random",
+    "data_pipeline/tokenizer", "data_pipeline/store", "data_pipeline/text",
+    "data_pipeline/sources", "data_pipeline/store_build", "data_pipeline/pairing",
+    "data_pipeline/masking", "data_pipeline/plan", "data_pipeline", "data_pipeline/analysis",
+    "data_pipeline/export",
+    "launch", "launch/local", "launch/gke", "launch/slurm", "launch/tpu", "launch/tpu/agent",
+    "bert_jax/config", "configs", "configs/ablations", "bert_jax/runtime", "bert_jax/parallel",
+    "bert_jax/distributed", "bert_jax/ops", "bert_jax/ops/attention", "bert_jax/model",
+    "bert_jax/objectives", "bert_jax/metrics", "bert_jax/workdir", "bert_jax/checkpoint",
     "bert_jax/convert/tensorflow", "bert_jax/convert/layouts", "bert_jax/convert/folders",
-    "bert_jax/convert",
-    "bert_jax/training", "bert_jax/reporting", "bert_jax/publish",
-    "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot",
-    "bert_jax/finetune", "bert_jax/ablation", "bert_jax/api", "bert_jax/demo", "bert_jax/commands",
-    "bert_jax/cli", "bert_jax",
+    "bert_jax/convert", "bert_jax/optimizers", "bert_jax/training", "bert_jax/reporting",
+    "bert_jax/publish",
+    "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot", "bert_jax/finetune/tasks",
+    "bert_jax/finetune", "bert_jax/ablation", "bert_jax/api", "bert_jax/demo",
+    "bert_jax/commands", "bert_jax/cli", "bert_jax",
 )  # fmt: skip
+# Rooms, with all that is in them, that know nothing of one another.
+SIBLINGS = (
+    ("data_pipeline", "launch"),
+    ("launch/local", "launch/gke", "launch/slurm", "launch/tpu"),
+)
 MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
@@ -83,12 +87,16 @@ def room_of(path: Path) -> str:
 def files_imported_by(path: Path) -> Iterator[Path]:
     """The product's files that a file imports; a package's names stand for the whole package."""
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
-            package = ROOT.joinpath(*node.module.split("."))
-            for name in (alias.name for alias in node.names):
-                file = (package / f"{name}.py", package / name / "__init__.py")
-                module = (package.with_suffix(".py"), package / "__init__.py")
-                yield next(one for one in (*file, *module) if one.exists()).resolve()
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("bert_jax.")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            module = ROOT.joinpath(*name.split("."))
+            places = (module, module.parent)  # of a module, or of a name in one
+            files = (file for at in places for file in (at.with_suffix(".py"), at / "__init__.py"))
+            yield next(file for file in files if file.exists()).resolve()
 
 
 @for_every(MODULES)
@@ -97,6 +105,21 @@ def test_imports_lead_from_higher_rooms_to_lower(path: Path) -> None:
     for imported in files_imported_by(path):
         other = ROOMS.index(room_of(imported))
         assert other <= rank, f"{name_of(path)} imports {name_of(imported)}, which is above it"
+
+
+@for_every(MODULES)
+def test_siblings_do_not_import_one_another(path: Path) -> None:
+    for rooms in SIBLINGS:
+        mine = [room for room in rooms if is_in(path, room)]
+        others = [room for room in rooms if mine and room not in mine]
+        for imported in files_imported_by(path):
+            found = [room for room in others if is_in(imported, room)]
+            assert not found, f"{name_of(path)} imports {name_of(imported)}; {mine[0]} is apart"
+
+
+def is_in(path: Path, room: str) -> bool:
+    """Whether a file is a room's, or is the room."""
+    return f"{path.relative_to(ROOT).with_suffix('')}/".startswith(f"{room}/")
 
 
 def test_no_files_import_one_another() -> None:
@@ -110,7 +133,7 @@ def test_no_files_import_one_another() -> None:
 @for_every(MODULES)
 def test_libraries_are_imported_where_they_may_be(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports_of(path)}
-    if path.relative_to(ROOT).parts[0] != "bert_jax":
+    if path.relative_to(ROOT).parts[0] != "bert_jax" or room_of(path) in GROUND:
         assert not roots & {"jax", "flax", "optax"}, name_of(path)
     if name_of(path) != "bert_jax/checkpoint/orbax_io.py":
         assert "orbax" not in roots, f"{name_of(path)} imports orbax, which orbax_io.py wraps"
