@@ -28,6 +28,7 @@ from bert_jax.launch.tpu.agent.logs import LogFile
 from bert_jax.launch.tpu.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.tpu.archive import agent_archive
 from bert_jax.launch.tpu.bucket import Bucket, BucketError
+from bert_jax.launch.tpu.submission import RESOURCE
 
 
 def test_the_archive_is_the_agent_with_all_it_imports_and_nothing_else():
@@ -50,23 +51,26 @@ def test_the_archive_is_the_agent_with_all_it_imports_and_nothing_else():
 
 
 @pytest.mark.processes
-def test_the_archive_runs_on_the_python_of_the_image(tmp_path):
-    """3.10, if this machine has it."""
+def test_the_archive_starts_in_an_empty_environment(tmp_path):
+    """With the standard library alone, on the Python 3.10 of the image if this machine has it."""
     (tmp_path / "agent.zip").write_bytes(agent_archive())
-    program = (
-        "import sys; sys.path.insert(0, 'agent.zip'); "
-        "import bert_jax.launch.tpu.agent.__main__ as m; "
-        "print(m.main.__name__, sys.version_info[:2])"
-    )
-    for python in (shutil.which("python3.10"), sys.executable):
-        if python is None:
-            continue
-        done = subprocess.run(
-            [python, "-I", "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True
-        )
-        if "command not found" not in done.stderr:  # a shim of a version that is not chosen
-            break
-    assert done.stdout.startswith("main (3, "), done.stderr
+    words = [python_of_the_image(), "-I", "-S", "agent.zip"]
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # no metadata server answers there
+        env = {"GCE_METADATA_HOST": f"127.0.0.1:{deaf.getsockname()[1]}"}
+        agent = subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+        first = agent.stderr.readline()
+        agent.kill()
+        rest = agent.communicate()[1]
+    assert first.startswith(f"agent | metadata instance/attributes/{RESOURCE}: "), first + rest
+
+
+def python_of_the_image() -> str:
+    """A shim of a version that is not chosen is there, but starts none."""
+    python = shutil.which("python3.10") or sys.executable
+    words = [python, "-c", "import sys; print(sys.executable)"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or sys.executable
 
 
 # Where a host is
