@@ -1,4 +1,4 @@
-"""Combines the exit codes of a job's processes: done, an error, or a reason to restart."""
+"""Exit codes of the program, and of a job from those of its processes."""
 
 import signal
 from collections.abc import Iterable, Sequence

@@ -1,1 +1,1 @@
-"""Launches jobs and describes hardware; imports no JAX."""
+"""Launches jobs of several processes; imports no JAX."""

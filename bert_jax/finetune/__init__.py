@@ -1,1 +1,1 @@
-"""Fine-tuning on a task: its files, examples, metrics and predictions."""
+"""Fine-tuning on a task: its batches, evaluation, predictions and results."""

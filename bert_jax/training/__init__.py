@@ -1,1 +1,1 @@
-"""Train and evaluate: the loop, the step, the optimizer."""
+"""Train and evaluate: the loop, the step, the state."""
