@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from golden_case import STEPS, TINY
+from late_import import LateImport
 from layout_models import LAYOUTS, TASKS, layout_config, task_batch, task_config, task_params
 from small import COMPUTE, run_config
 
@@ -18,8 +19,8 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.total import all_sums
 
-torch = pytest.importorskip("torch")
-parity = pytest.importorskip("torch_parity", reason="needs transformers, too")
+torch = LateImport("torch")
+parity = LateImport("torch_parity", reason="needs transformers, too")
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
 EVERY = [(layout, task) for layout in LAYOUTS for task in ("mlm", *TASKS)]

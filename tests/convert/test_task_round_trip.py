@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from late_import import LateImport
 from layout_models import PREFIXES, TASKS, layout_config, task_config
 from transformers_log import load_quietly
 
@@ -13,8 +14,8 @@ from bert_jax import cli
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.tokenizer_files import tokenizer_files
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = LateImport("torch")
+transformers = LateImport("transformers")
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
 FAMILIES = {

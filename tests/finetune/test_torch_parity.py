@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from late_import import LateImport
 from small_task import task_config, write_task
 
 from bert_jax.config.schema import Config
@@ -18,8 +19,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.step import make_step_functions
 from bert_jax.workdir.layout import Workdir
 
-torch = pytest.importorskip("torch")
-parity = pytest.importorskip("torch_parity", reason="needs transformers, too")
+torch = LateImport("torch")
+parity = LateImport("torch_parity", reason="needs transformers, too")
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -6,6 +6,7 @@ in `OTHERS`, with a test that follows them, or with the reason why none can.
 
 import ast
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
@@ -74,7 +75,11 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", str(node.value)
 
 
-MESSAGES = [(where, text) for where, text in texts() if " " in text]  # else the word of a command
+@functools.cache
+def messages() -> list[tuple[str, str]]:
+    return [(where, text) for where, text in texts() if " " in text]  # else the word of a command
+
+
 GROUPS = {verb.split()[0] for verb in cli.COMMANDS}
 
 
@@ -96,7 +101,7 @@ def verb_of(words: str) -> str:
 
 def test_a_command_of_bert_jax_exists() -> None:
     wrong = []
-    for where, text in MESSAGES:
+    for where, text in messages():
         for typed in re.finditer(r"(`?)bert-jax ([a-z_]+(?: [a-z_]+)?)(?=( --)?)", text):
             is_command = typed[1] or typed[3] is not None
             if is_command and not verb_of(typed[2]) and typed[2].split()[0] not in GROUPS:
@@ -108,7 +113,7 @@ def test_a_flag_exists() -> None:
     """One behind a command of bert-jax is of that command; any other, of some command."""
     wrong = []
     every = set().union(*FLAGS.values())
-    for where, text in MESSAGES:
+    for where, text in messages():
         for flag in re.finditer(r"(?<![\w-])--([a-z][a-z_]+)(?=[=\s.,;:)`']|$)", text):
             before = re.findall(r"bert-jax ([a-z_]+(?: [a-z_]+)?)[^;`]*$", text[: flag.start()])
             verb = verb_of(before[-1]) if before else ""
@@ -124,7 +129,7 @@ def test_a_setting_exists() -> None:
     keys |= {field.name for field in dataclasses.fields(AblationConfig)}
     prefixes = {key[:end] for key in keys for end in range(len(key) + 1)}
     wrong = []
-    for where, text in MESSAGES:
+    for where, text in messages():
         for name in re.finditer(r"\bconfig\.([a-z_]+(?:\[[^\]]*\]|\.[a-z_]+)*)", text):
             key = re.sub(r"\[[^\]]*\]", "[]", name[1])
             if not NO_SETTINGS & {*key.split(".")} and key not in prefixes:
@@ -135,13 +140,13 @@ def test_a_setting_exists() -> None:
 def test_an_extra_exists() -> None:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     extras = set(re.findall(r'^    "(\w+)": \[', setup, re.MULTILINE))
-    named = {(where, e) for where, text in MESSAGES for e in re.findall(r"bert-jax\[(\w+)\]", text)}
+    named = {(w, e) for w, text in messages() for e in re.findall(r"bert-jax\[(\w+)\]", text)}
     assert named
     assert {pair for pair in named if pair[1] not in extras} == set()
 
 
 def test_a_kind_of_source_exists() -> None:
-    named = {k for _, text in MESSAGES for k in re.findall(r"--source=([a-z]+)[: ;)]", text)}
+    named = {k for _, text in messages() for k in re.findall(r"--source=([a-z]+)[: ;)]", text)}
     assert named
     assert named <= set(sources.KINDS)
 
@@ -149,7 +154,7 @@ def test_a_kind_of_source_exists() -> None:
 def test_a_command_of_another_program_is_followed() -> None:
     known = "|".join(map(re.escape, OTHERS))
     typed = re.compile(rf"`([a-z][\w-]+) |\b({known})\b")
-    found = {m[1] or m[2] for _, text in MESSAGES for m in typed.finditer(text)}
+    found = {m[1] or m[2] for _, text in messages() for m in typed.finditer(text)}
     programs = {word for word in found if shutil.which(word) or word in OTHERS} - {"bert-jax"}
     listed = {word for name in OTHERS for word in (name, name.split()[0])}
     assert programs <= listed, "list these in OTHERS, with the test that follows them"

@@ -12,7 +12,6 @@ from typing import Any
 
 import kubernetes_validate
 import pydantic
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set_spec import JobsetV1alpha2JobSetSpec
 from kubernetes_validate import utils
 
 Object = dict[str, Any]
@@ -26,6 +25,9 @@ def wrong_in(found: Object) -> list[str]:
     """Returns what the API server would say, one entry each; empty if it takes the object."""
     if found["kind"] != "JobSet":
         return _wrong_in_kubernetes(found)
+    # Here, because its hundreds of models take a second of every process that collects tests.
+    from kubeflow_trainer_api.models.jobset_v1alpha2_job_set_spec import JobsetV1alpha2JobSetSpec
+
     spec = copy.deepcopy(found["spec"])
     wrong = [f'unknown field "{key}"' for key in found if key not in _TOP]
     for group in spec.get("replicatedJobs", []):
