@@ -66,16 +66,25 @@ def remove(
     Raises:
         UserError: something is left.
     """
-    for run in runs(bucket)[-1:]:
-        stop(name, Records(bucket, run), api, poll=poll, sleep=sleep)
-    while left := api.list():
-        for resource in left:
-            if resource.state != "DELETING":
-                api.delete(resource.number)
-        say(f"{len(left)} queued resources are being deleted")
-        sleep(poll)
+    ended: list[int] = []
+    while True:
+        # In this order: what is listed was requested for a submission that is seen.
+        left, entries = api.list(), bucket.list()
+        newest = runs(entry.name for entry in entries)[-1:]
+        if newest != ended:  # also one that was submitted when the last had ended
+            for run in newest:
+                stop(name, Records(bucket, run), api, poll=poll, sleep=sleep)
+            ended = newest
+        elif left:
+            for resource in left:
+                if resource.state != "DELETING":
+                    api.delete(resource.number)
+            say(f"{len(left)} queued resources are being deleted")
+            sleep(poll)
+        else:
+            break
     # What marks the job as stopped goes last: until then no launcher requests machines.
-    for entry in sorted(bucket.list(), key=lambda entry: entry.name.endswith("/stop.json")):
+    for entry in sorted(entries, key=lambda entry: entry.name.endswith("/stop.json")):
         bucket.delete(entry.name)
     if objects := bucket.list():
         raise UserError(f"{bucket.url}: {len(objects)} objects are left; run the command again")

@@ -24,18 +24,14 @@ class OtherCommandError(Exception):
         self.topology = topology
 
 
-def runs(bucket: Bucket) -> list[int]:
-    """Returns the numbers of the submissions of a job, oldest first."""
-    return _runs(entry.name for entry in bucket.list("0"))
-
-
-def _runs(names: Iterable[str]) -> list[int]:
+def runs(names: Iterable[str]) -> list[int]:
+    """Returns the numbers of the submissions that objects of a job are of, oldest first."""
     return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})
 
 
 def newest(bucket: Bucket) -> tuple[Records, Look] | None:
     """Returns the newest submission of a job, None if there is none."""
-    for run in reversed(runs(bucket)):
+    for run in reversed(runs(entry.name for entry in bucket.list("0"))):
         records = Records(bucket, run)
         return records, records.look()
     return None
@@ -75,7 +71,7 @@ def submit(
     """
     numbers = [resource.number for resource in api.list()]
     names = [entry.name for entry in bucket.list("0")]
-    if _runs(names)[-1:] != ([before[0].run] if before else []):
+    if runs(names)[-1:] != ([before[0].run] if before else []):
         raise UserError(f"--name={name}: was just started or deleted by another command; run again")
     # After a folder without job.json, too: a launcher may write to it after the job was deleted.
     run = 1 + max((int(name[:4]) for name in names), default=0)

@@ -80,6 +80,12 @@ class Site:
 
         return self.start(name, work)
 
+    def remover(self) -> Program:
+        def work() -> None:
+            ending.remove("b1", self.bucket, self.cloud, poll=10.0, sleep=self.sleep)
+
+        return self.start("user", work)
+
     def sleep(self, seconds: float) -> None:
         if (program := current()) is None:
             self.bucket.now += seconds
@@ -140,10 +146,7 @@ def test_machines_that_are_requested_while_the_job_is_deleted_are_given_back(sit
     first = site.launcher("laptop")
     site.run(first, lambda: first.at == "create")  # which hangs
     site.bucket.now += 3600.0
-    user = site.start(
-        "user",
-        lambda: ending.remove("b1", site.bucket, site.cloud, poll=10.0, sleep=site.sleep),
-    )
+    user = site.remover()
     site.run(user)
     assert user.error is None
     assert not site.bucket.list()
@@ -159,6 +162,24 @@ def test_machines_that_are_requested_while_the_job_is_deleted_are_given_back(sit
         assert not site.bucket.list(), "the launcher wrote to the records of a deleted job"
     else:
         assert site.records.look().watching[0]["host"] == "vm"
+
+
+def test_a_job_that_is_run_again_while_it_is_deleted_ends_before_its_machines_are_deleted(site):
+    """Its launcher would count a failure and request others."""
+    user = site.remover()
+    site.run(user, lambda: site.records.is_marked("reported"))
+    site.records = site.submit()
+    launcher = site.launcher("vm")
+    site.run(launcher, lambda: site.cloud.resources)
+    (number,) = site.cloud.resources
+    site.trains(number)
+    site.run(user, lambda: site.cloud.resources[number].state == "DELETING")
+    assert site.records.look().end.code == 42
+    site.run(user)
+    assert user.error is None
+    assert not site.bucket.list()
+    site.run(launcher)
+    assert not site.cloud.resources
 
 
 def test_a_launcher_that_leaves_for_another_gives_back_what_nobody_wants(site):
@@ -180,4 +201,4 @@ def test_of_two_commands_that_submit_at_once_one_does(site):
     submit.submit("b1", site.bucket, site.cloud, before, wanted, b"")
     with pytest.raises(UserError, match="was just started or deleted by another command"):
         submit.submit("b1", site.bucket, site.cloud, before, wanted, b"")
-    assert submit.runs(site.bucket) == [1, 2]
+    assert submit.runs(entry.name for entry in site.bucket.list()) == [1, 2]

@@ -69,7 +69,7 @@ TYPED = (
     ),
     Typed(
         "make demo",
-        "bert-jax demo --data=./books --workdir=demo_run --steps=4",
+        ".venv/bin/bert-jax demo --data=./books --workdir=demo_run --steps=4",
         "the same; other text than Python's, of which .ci/run types it",
     ),
     Typed(
