@@ -18,6 +18,7 @@ from bert_jax.storage.regular_file import read_regular
 
 MOST_BYTES = 4 * 2**30
 _DIGEST = hashlib.sha256().digest_size
+_SHARE = 8  # a process fills an eighth of the free room before it counts again; others write, too
 _END = ".digested"  # of names; the files of earlier versions are without
 
 
@@ -58,6 +59,7 @@ class DigestedFiles:
         """
         self._path, self._warn, self._most_bytes = folder, warn, most_bytes
         self._writable = True
+        self._free = 0  # bytes to write before the folders are counted again
 
     def path_of(self, key: str) -> Path:
         """Returns the file of a key."""
@@ -81,15 +83,21 @@ class DigestedFiles:
         """Stores a content under a key."""
         if not self._writable:
             return
+        data = _digest(key, content) + content
         try:
-            self._make_room(len(content))
-            atomic.write_bytes(self.path_of(key), _digest(key, content) + content)
+            if len(data) > self._free:
+                self._free = len(data) + self._make_room(len(data)) // _SHARE
+            atomic.write_bytes(self.path_of(key), data)
+            self._free -= len(data)
         except OSError as error:
             self._writable = False
             self._warn(error.strerror or str(error))
 
-    def _make_room(self, more: int) -> None:
-        """Removes the least recently used files; another process may be doing the same."""
+    def _make_room(self, more: int) -> int:
+        """Removes the least recently used files; another process may be doing the same.
+
+        Returns the bytes that are free beside `more`; below zero if `more` is above the limit.
+        """
         stored = []
         for path in self._path.parent.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
@@ -99,9 +107,10 @@ class DigestedFiles:
         room = self._most_bytes - more - sum(size for _, size, _ in stored)
         for _, size, path in sorted(stored):
             if room >= 0:
-                return
+                break
             path.unlink(missing_ok=True)
             room += size
+        return room
 
 
 def _digest(key: str, content: bytes) -> bytes:

@@ -62,6 +62,22 @@ def test_the_oldest_go_first_and_others_folders_count(tmp_path):
     assert {path.stem for path in tmp_path.glob("*/*")} <= {"large"}
 
 
+def test_folders_with_room_are_seldom_counted_and_stay_within_the_limit(tmp_path, monkeypatch):
+    """Of thousands of programs, a count takes longer than a compilation of a small one."""
+    count, counted = DigestedFiles._make_room, []
+    monkeypatch.setattr(
+        DigestedFiles, "_make_room", lambda files, more: counted.append(more) or count(files, more)
+    )
+    limit = 100 * 132
+    (tmp_path / "one").mkdir()
+    writers = [kept(tmp_path / "one", limit) for _ in range(4)]
+    for number in range(150):
+        writers[number % 4].put(f"{number}", bytes(100))
+        assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) <= limit
+        if number == 49:
+            assert len(counted) < 25
+
+
 def test_a_reader_never_sees_half_a_program(tmp_path):
     values = [bytes([k]) * 200_000 for k in range(4)]
     writers = [
