@@ -5,6 +5,8 @@ digests of its store, its held-out text and the files of its tasks; the sources;
 it was measured; and its id, which no other run has.
 """
 
+import dataclasses
+import functools
 import json
 import math
 import re
@@ -36,16 +38,66 @@ _SHOWN: Final = 3  # differences of a run
 _DIGEST: Final = 12  # shown characters
 
 
-def differences(ablation: Ablation, workdir: str, run: Run, plan: Record) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a workdir says of its run.
+
+    Attributes:
+        config_json: empty if it is damaged, None without one.
+        checkpoints: the metadata of those that are not damaged.
+    """
+
+    workdir: Workdir
+    config_json: Mapping[str, Any] | None
+    checkpoints: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, folder: str) -> "Told":
+        own = Workdir.open(folder)
+        try:
+            known = description.read(own) if description.has_config_json(own) else None
+        except UserError:
+            known = {}
+        return cls(own, known, list(_checkpoints(own)))
+
+    @property
+    def started(self) -> bool:
+        return self.config_json is not None or bool(self.checkpoints)
+
+    @property
+    def all(self) -> list[Mapping[str, Any]]:
+        """The descriptions of the run: that of config.json first, then those of checkpoints."""
+        return [each for each in (self.config_json, *self.checkpoints) if each]
+
+    @property
+    def run_ids(self) -> list[str]:
+        return list(dict.fromkeys(str(own["run_id"]) for own in self.all if own.get("run_id")))
+
+
+class Workdirs:
+    """The workdirs of the runs of an ablation; each is read once."""
+
+    def __init__(self, root: str):
+        self.root = root
+        self._told = functools.cache(Told.read)
+
+    def of(self, run: Run) -> Told:
+        return self._told(folder(self.root, run))
+
+    def of_task(self, run: Run, measure: str) -> Told:
+        """Returns what the same run says that was fine-tuned for a task."""
+        return self._told(state.task_folder(self.root, run, measure))
+
+
+def differences(ablation: Ablation, workdirs: Workdirs, run: Run, plan: Record) -> list[str]:
     """Returns in what a run is not as planned, by its own configuration and its checkpoints;
     nothing where none was started.
 
     plan: what `ablation.json` records.
     """
-    own = Workdir.open(folder(workdir, run))
-    found = _of_workdir(own, run.config, _store_of(plan, run), _PATHS)
+    found = _of_workdir(workdirs.of(run), run.config, _store_of(plan, run), _PATHS)
     for measure in ablation.tasks:
-        found += _of_task(ablation, workdir, run, measure, plan)
+        found += _of_task(ablation, workdirs, run, measure, plan)
     return found
 
 
@@ -70,17 +122,16 @@ def of_values(ablation: Ablation, run: Run, plan: Record, about: Mapping[str, An
 
 
 def of_task_values(
-    workdir: str, run: Run, measure: str, plan: Record, about: Mapping[str, Any]
+    workdirs: Workdirs, run: Run, measure: str, plan: Record, about: Mapping[str, Any]
 ) -> list[str]:
     """Returns the same of the values of the held-out examples of a task."""
     files = plan.get("task_files", {}).get(measure.removeprefix(tasks.PREFIX), {})
     planned = files.get("held_out", about["held_out"])  # not in the records of earlier versions
     found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
-    place = state.task_folder(workdir, run, measure)
-    known = _read(Workdir.open(place))
-    if known is None:
-        found.append(f"{measure}: {place} is missing, the run that its values are of")
-    if known and known.get("run_id") != about["run_id"]:
+    told = workdirs.of_task(run, measure)
+    if not told.started:
+        found.append(f"{measure}: {told.workdir} is missing, the run that its values are of")
+    if (known := told.config_json) and known.get("run_id") != about["run_id"]:
         found.append(f"{measure}: its values are those of another run ({about['run_id']})")
     if known and about["step"] != (
         steps := completed(known["config"], Config)["phases"][0]["steps"]
@@ -89,18 +140,20 @@ def of_task_values(
     return found
 
 
-def between(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+def between(
+    ablation: Ablation, workdirs: Workdirs, runs: Sequence[Run]
+) -> Iterator[tuple[str, str]]:
     """Yields runs that cannot both be as planned: two with one id, or two that start from models
     with one name and other arrays."""
     ids, starts = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
     for run in runs:
-        places = [state.task_folder(workdir, run, task) for task in ablation.tasks]
-        for place in (folder(workdir, run), *places):
-            if (known := _read(Workdir.open(place))) and known.get("run_id"):
-                ids.setdefault(str(known["run_id"]), []).append(run.name)
-        if run.config.init and (known := _read(Workdir.open(folder(workdir, run)))):
+        own = workdirs.of(run)
+        for told in (own, *(workdirs.of_task(run, task) for task in ablation.tasks)):
+            for run_id in told.run_ids:
+                ids.setdefault(run_id, []).append(run.name)
+        if run.config.init and own.config_json:
             by_digest = starts.setdefault(run.config.init, {})
-            by_digest.setdefault(str(known["data"].get("init")), []).append(run.name)
+            by_digest.setdefault(str(own.config_json["data"].get("init")), []).append(run.name)
     for run_id, names in ids.items():
         for name in names if len(names) > 1 else ():
             others = ", ".join(dict.fromkeys(each for each in names if each != name)) or name
@@ -112,7 +165,7 @@ def between(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Iterator[t
 
 
 def between_tasks(
-    ablation: Ablation, workdir: str, runs: Sequence[Run]
+    ablation: Ablation, workdirs: Workdirs, runs: Sequence[Run]
 ) -> Iterator[tuple[str, str]]:
     """Yields runs whose fine-tuned runs cannot all be as planned: with other steps than most of
     one tokenizer have, two from one model, or one run's from several models."""
@@ -120,7 +173,7 @@ def between_tasks(
     for measure in ablation.tasks:
         groups = dict[str, dict[tuple[tuple[str, Any], ...], list[str]]]()
         for run in runs:
-            known = _read(Workdir.open(state.task_folder(workdir, run, measure)))
+            known = workdirs.of_task(run, measure).config_json
             if not known:
                 continue
             try:
@@ -156,23 +209,24 @@ def unusual(groups: Mapping[Key, Sequence[str]]) -> list[Key]:
     return [key for key in groups if len(groups) > 1 and largest != [key]]
 
 
-def software(workdir: str) -> dict[str, str]:
+def software(told: Told) -> dict[str, str]:
     """Returns the versions and the devices that a run was last trained with."""
-    known = _read(Workdir.open(workdir)) or {}
+    known = told.config_json or {}
     mesh = known.get("devices", {}).get("mesh", {})
     devices = {"devices": f"{math.prod(mesh.values())} {known['devices']['kind']}"} if mesh else {}
     return {**known.get("versions", {}), **devices}
 
 
-def _of_task(ablation: Ablation, workdir: str, run: Run, measure: str, plan: Record) -> list[str]:
-    own = Workdir.open(state.task_folder(workdir, run, measure))
-    start = folder(workdir, run)
+def _of_task(
+    ablation: Ablation, workdirs: Workdirs, run: Run, measure: str, plan: Record
+) -> list[str]:
+    told, start = workdirs.of_task(run, measure), folder(workdirs.root, run)
     config = tasks.config_of(ablation.values, measure, run.config.model, start, run.seed)
     name = measure.removeprefix(tasks.PREFIX)
     data = {"tokenizer": _store_of(plan, run)["tokenizer"]}
     data |= plan.get("task_files", {}).get(name, {})
-    found = _of_workdir(own, config, data, _TASK_PATHS)
-    known = _read(own)
+    found = _of_workdir(told, config, data, _TASK_PATHS)
+    known = told.config_json
     init = str(known["config"].get("init")) if known else start
     if not init.endswith(f"/{run.name}"):
         found.append(f"config.init={init}, not {start}")
@@ -180,29 +234,29 @@ def _of_task(ablation: Ablation, workdir: str, run: Run, measure: str, plan: Rec
 
 
 def _of_workdir(
-    own: Workdir, config: Config, data: Mapping[str, Any], paths: re.Pattern[str]
+    told: Told, config: Config, data: Mapping[str, Any], paths: re.Pattern[str]
 ) -> list[str]:
     """Returns in what the configurations and the data of a workdir are not as planned."""
-    known = _read(own)
-    if known is None:
-        return []
-    if not known:
-        return [f"{own.config_json} cannot be read"]
     expected = flatten({"config": recorded(config)})
     found = dict[str, None]()
-    for each in [known, *_checkpoints(own)]:
+    if told.started and not told.config_json:
+        what = "is missing" if told.config_json is None else "cannot be read"
+        found[f"{told.workdir.config_json} {what}"] = None
+    if len(told.run_ids) > 1:
+        found[f"config.json and its checkpoints are of runs {', '.join(told.run_ids)}"] = None
+    for each in told.all:
         try:
             settings = flatten({"config": completed(each["config"], Config)})
             digests = {key: each["data"].get(key) for key in data}
         except (KeyError, TypeError, AttributeError):
-            return [f"{own}: a configuration of another form"]
+            return [f"{told.workdir}: a configuration of another form"]
         for key, text in _differing(settings, expected):
             if not paths.fullmatch(key):
                 found[f"{key}{text}"] = None
         for key in ("tokenizer", "train", "held_out"):
             if key in data:
                 found |= dict.fromkeys(_digest(f"data.{key}", digests[key], data[key]))
-    for entry in known.get("adopted", ()):
+    for entry in (told.config_json or {}).get("adopted", ()):
         found[f"step {entry.get('step')} adopted from run {entry.get('run_id')}"] = None
     return list(found)
 
@@ -213,14 +267,6 @@ def _checkpoints(own: Workdir) -> Iterator[Mapping[str, Any]]:
             yield catalog.read_meta(own.checkpoints, step)
         except catalog.DamagedError:  # not the one that was measured
             continue
-
-
-def _read(own: Workdir) -> dict[str, Any] | None:
-    """Returns the description of a run, empty if it is damaged; None if none was started."""
-    try:
-        return description.read(own) if description.has_config_json(own) else None
-    except UserError:
-        return {}
 
 
 def _store_of(plan: Record, run: Run) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_jax.ablation import as_planned, budget, state, statistics
+from bert_jax.ablation.as_planned import Workdirs
 from bert_jax.ablation.budget import Contrast, Spent
 from bert_jax.ablation.measured import (
     REMEDY,
@@ -247,15 +248,16 @@ def read(
     """
     forms = {measure: ablation.form(measure) for measure in ablation.measures}
     states = {run.name: state.state_of(workdir, run, forms) for run in runs}
-    unplanned = {run.name: as_planned.differences(ablation, workdir, run, record) for run in runs}
+    dirs = Workdirs(workdir)
+    unplanned = {run.name: as_planned.differences(ablation, dirs, run, record) for run in runs}
     for compare in (as_planned.between, as_planned.between_tasks):
-        for name, reason in compare(ablation, workdir, runs):
+        for name, reason in compare(ablation, dirs, runs):
             unplanned[name].append(reason)
     measured = {}
     for run in runs:
         if states[run.name].state == "measured":
             try:
-                one, other = _read_one(ablation, workdir, run, planned[run.variant], record)
+                one, other = _read_one(ablation, dirs, run, planned[run.variant], record)
                 bad = damage(ablation, one)
             except VALUE_ERRORS:
                 other, bad = [], f"not all values are those that are written ({REMEDY})"
@@ -269,9 +271,10 @@ def read(
 
 
 def _read_one(
-    ablation: Ablation, workdir: str, run: Run, planned: Spent, record: Record
+    ablation: Ablation, dirs: Workdirs, run: Run, planned: Spent, record: Record
 ) -> tuple[Measured, list[str]]:
     """Returns the values of a run, and in what they are not as planned."""
+    workdir = dirs.root
     values, about = per_example.read(state.examples_of(workdir, run))
     other = as_planned.of_values(ablation, run, record, about)
     metrics = {name: own["metrics"] for name, own in about["forms"].items()}
@@ -282,8 +285,7 @@ def _read_one(
         (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
         seconds += of_task["seconds"]
         seconds += _wall_seconds(state.task_folder(workdir, run, measure))
-        other += as_planned.of_task_values(workdir, run, measure, record, of_task)
-    own = folder(workdir, run)
+        other += as_planned.of_task_values(dirs, run, measure, record, of_task)
     return Measured(
         run=run,
         forms=values,
@@ -291,6 +293,6 @@ def _read_one(
         bigram_loss=about["bigram_loss"],
         sources=about["sources"],
         spent=budget.measured(workdir, run, planned),
-        software=as_planned.software(own),
+        software=as_planned.software(dirs.of(run)),
         seconds=seconds,
     ), other

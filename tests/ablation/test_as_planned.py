@@ -19,6 +19,7 @@ from bert_jax.ablation import record, sentences, spec
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training import per_example
+from bert_jax.workdir import description
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,12 @@ def swapped(made: MadeRuns) -> None:
         one.rename(spare)
         two.rename(one)
         spare.rename(two)
+
+
+def edited(folder: Path, **changes: Any) -> None:
+    """Changes config.json alone; the checkpoint says what it said."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def set_in_config(key: str, value: Any, run: str = "span/1") -> Callable[[MadeRuns], None]:
@@ -107,6 +114,28 @@ CASES: dict[str, tuple[Callable[[MadeRuns], None], str]] = {
         lambda made: (made.path("span/1") / "config.json").write_text('{"config": 1}'),
         "span/1/config.json cannot be read",
     ),
+    "no config.json": (
+        lambda made: (made.path("span/1") / "config.json").unlink(),
+        "span/1/config.json is missing",
+    ),
+    "a copy without config.json": (
+        lambda made: (
+            copied(made, "span/0", "span/1"),
+            (made.path("span/1") / "config.json").unlink(),
+        ),
+        "span/1/config.json is missing; config.seed=0, not 1; run_id 0000000000000001, which is",
+    ),
+    "a config.json of another run than its checkpoint": (
+        lambda made: edited(made.path("span/1"), run_id="feed"),
+        "config.json and its checkpoints are of runs feed, 0000000000000003",
+    ),
+    "a copy whose config.json says another run": (
+        lambda made: (
+            copied(made, "span/0", "span/1"),
+            edited(made.path("span/1"), run_id="feed"),
+        ),
+        "are of runs feed, 0000000000000001; config.seed=0, not 1; run_id 0000000000000001, which",
+    ),
 }
 
 
@@ -118,14 +147,9 @@ def test_runs_as_planned_have_verdicts(made):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_that_is_another_is_named_and_nothing_is_said_of_its_variant(case, made, monkeypatch):
+def test_a_run_that_is_another_is_named_and_nothing_is_said_of_its_variant(case, made):
     change, said = CASES[case]
     change(made)
-    if case.startswith("a damaged"):  # its checkpoints are whole
-        monkeypatch.setattr("bert_jax.checkpoint.catalog.complete_steps", lambda _: [60])
-        monkeypatch.setattr(
-            "bert_jax.checkpoint.catalog.read_meta", lambda *_: {"run_id": "0000000000000003"}
-        )
     found = made.results()
     name = "span/0" if case.startswith("two") else "span/1"
     assert said in found.excluded[name]
@@ -144,6 +168,23 @@ def test_a_run_of_the_reference_that_is_another_leaves_no_verdict_at_all(made):
     assert sentences.verdicts(found) == ["span: no verdict: token/2 is not as planned."]
     line = "token/2 is in no mean: not as planned: config.optimizer.eps=0.001, not 1e-06."
     assert line in sentences.told(found)
+
+
+def test_copies_of_one_run_without_their_config_json_give_no_verdict(made):
+    for seed in (1, 2):
+        copied(made, "span/0", f"span/{seed}")
+        (made.path(f"span/{seed}") / "config.json").unlink()
+    (verdict,) = sentences.verdicts(made.results())
+    assert verdict == "span: no verdict: span/0, span/1, span/2 are not as planned."
+
+
+def test_each_workdir_is_read_once(tmp_path, store, monkeypatch):
+    made, read = task_runs(tmp_path, store, monkeypatch), []
+    plain = description.read
+    monkeypatch.setattr(description, "read", lambda own: read.append(str(own)) or plain(own))
+    made.results()
+    assert sorted(read) == sorted(set(read))
+    assert len(read) == 2 * len(made.runs)
 
 
 def test_paths_of_the_data_may_change(made):
@@ -293,6 +334,14 @@ def one_model(made: MadeRuns) -> None:
         (fewer_steps, "task/pairs: config.phases[0].steps=3, not "),
         (without_folder, "span/1/tasks/pairs is missing, the run that its values are of"),
         (lambda made: of_task(made, "span/1", step=0), "task/pairs: measured at step 0, not "),
+        (
+            lambda made: (made.path("span/1") / "tasks" / "pairs" / "config.json").unlink(),
+            "span/1/tasks/pairs/config.json is missing",
+        ),
+        (
+            lambda made: edited(made.path("span/1") / "tasks" / "pairs", run_id="feed"),
+            "task/pairs: config.json and its checkpoints are of runs feed, f000000000000003",
+        ),
         (one_model, "fine-tuned from the model abababababab, as span/2"),
     ],
 )

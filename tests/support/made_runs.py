@@ -20,6 +20,7 @@ from bert_jax.training.held_out_form import OWN, HeldOutForm
 from bert_jax.training.per_example import PerExample
 
 DOCUMENTS, EXAMPLES = 40, 200
+CHECKPOINT = "checkpoint.json"  # the metadata of the only one
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
@@ -44,10 +45,9 @@ class MadeRuns:
         data = {"tokenizer": self.store.tokenizer_digest, "train": self.store.train.digest,
                 "held_out": self.store.held_out.digest, "rows_per_epoch": [7]}  # fmt: skip
         path = self.path(run.name) / "config.json"
-        path.parent.mkdir(parents=True)
         known = {"config": recorded(run.config), "data": data, "run_id": f"{number:016x}"}
         known |= {"versions": {"jax": "0.9"}, "devices": {"kind": "cpu", "mesh": {"data": 1}}}
-        path.write_text(json.dumps(known))
+        self._describe(path.parent, known)
         rng = np.random.default_rng(number)
         document = np.repeat(np.arange(DOCUMENTS), EXAMPLES // DOCUMENTS)
         loss = np.random.default_rng(5).gamma(3.0, 2.0, EXAMPLES) + rng.normal(0, 0.1, EXAMPLES)
@@ -78,8 +78,7 @@ class MadeRuns:
         files = record.read(str(self.workdir))["task_files"][measure.removeprefix(tasks.PREFIX)]
         data = {"tokenizer": self.store.tokenizer_digest, **files}
         known = {"config": recorded(config), "data": data, "run_id": run_id}
-        place.mkdir(parents=True)
-        (place / "config.json").write_text(json.dumps(known))
+        self._describe(place, known)
         loss = np.random.default_rng(run.seed).gamma(3.0, 0.2, DOCUMENTS).astype(np.float32)
         name, count = "single_label_classification", np.ones(DOCUMENTS, np.float32)
         sums = {name: {"loss": loss, "count": count, "correct": count}}
@@ -91,8 +90,14 @@ class MadeRuns:
                  "forms": {form: {"settings": {}, "metrics": metrics}}}  # fmt: skip
         per_example.write(f"{place}.npz", {form: one}, about)
 
+    def _describe(self, folder: Path, known: dict[str, Any]) -> None:
+        """Writes config.json, and its copy in the only checkpoint."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("config.json", CHECKPOINT):
+            (folder / name).write_text(json.dumps(known))
+
     def _steps(self, checkpoints: Any) -> list[int]:
-        if not (checkpoints.parent / "config.json").exists():
+        if not (checkpoints.parent / CHECKPOINT).exists():
             return []
         return [_read(checkpoints.parent)["config"]["phases"][0]["steps"]]
 
@@ -103,7 +108,7 @@ class MadeRuns:
         """Changes config.json of a run, of which its only checkpoint has a copy."""
         known = _read(self.path(name))
         change(known)
-        (self.path(name) / "config.json").write_text(json.dumps(known))
+        self._describe(self.path(name), known)
 
     def change_values(
         self, name: str, change: Callable[[dict[str, Any], dict[str, PerExample]], None]
@@ -120,5 +125,5 @@ class MadeRuns:
 
 
 def _read(folder: Any) -> dict[str, Any]:
-    known: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    known: dict[str, Any] = json.loads((folder / CHECKPOINT).read_text())
     return known
