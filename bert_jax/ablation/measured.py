@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from bert_jax.ablation import as_planned
 from bert_jax.ablation.budget import Spent
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.tasks import is_task
+from bert_jax.metrics import records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.training.held_out_form import OWN
 from bert_jax.training.per_example import PerExample
 
 REMEDY = "removing its .npz file is enough"
+_ROUNDING: Final = 1e-3  # of a prediction, by which a sum may be beyond its bounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,8 @@ def damage(ablation: Ablation, each: Measured) -> str:
     for form in each.forms:
         if form in forms and (what := next(_of_form(form, each), "")):
             return f"{what} in {form} not as `bert-jax evaluate` writes it ({REMEDY})"
+    if each.bigram_loss < 0:
+        return f"bigram_loss not as `bert-jax evaluate` writes it ({REMEDY})"
     if min(each.spent.steps, each.spent.real_tokens) <= 0:
         return "no update that was not skipped, or no token, in its records"
     return ""
@@ -101,13 +105,33 @@ def _of_form(form: str, each: Measured) -> Iterator[str]:
             yield objective
         elif (sums["count"] < 0).any() or (compared and not sums["count"].any()):
             yield f"{objective}/count"
+        else:
+            yield from (f"{objective}/{name}" for name in _beyond(sums))
         needed = ["loss"] if of_task or not compared else ["loss", "baseline_loss"]
         for key in (f"{objective}/{name}" for name in needed):
             if key not in metrics:
                 yield key
     for key, value in metrics.items():
-        if _is_loss(key) and not _is_number(value):
+        if _is_loss(key) and (not _is_number(value) or _is_outside(value, math.inf)):
             yield key
+        if key.endswith("/accuracy") and _is_outside(value, 1):
+            yield key
+
+
+def _beyond(sums: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yields which sums are beyond what their counts allow: a cross-entropy is never negative, and
+    no more predictions are right than there are."""
+    slack = _ROUNDING * sums["count"]
+    if (np.isfinite(sums["loss"]) & (sums["loss"] < -slack)).any():
+        yield "loss"
+    correct = sums.get("correct", 0)
+    if (np.isfinite(correct) & ((correct < -slack) | (correct > sums["count"] + slack))).any():
+        yield "correct"
+
+
+def _is_outside(value: float | None, most: float) -> bool:
+    """Whether a mean is a number that is not from 0 to `most`."""
+    return records.is_finite(value) and not -_ROUNDING <= value <= most + _ROUNDING
 
 
 def _is_number(value: Any) -> bool:

@@ -83,7 +83,26 @@ def of_objective(**changes: Any) -> Change:
     return sums(change)
 
 
+def first(name: str, value: float) -> Change:
+    """Returns a change of a sum of the first example."""
+
+    def change(found: dict[str, Any]) -> dict[str, Any]:
+        where = np.arange(len(found["mlm"][name])) == 0
+        return {"mlm": {**found["mlm"], name: np.where(where, value, found["mlm"][name])}}
+
+    return sums(change)
+
+
 CASES: dict[str, tuple[Change, str]] = {
+    "a loss below zero": (first("loss", -1e30), "mlm/loss in"),
+    "a small loss below zero": (first("loss", -0.1), "mlm/loss in"),
+    "a mean below zero": (metrics(loss=-1e30), "mlm/loss in"),
+    "a trivial loss below zero": (metrics(baseline_loss=-1.0), "mlm/baseline_loss in"),
+    "an accuracy above 1": (metrics(accuracy=1e30), "mlm/accuracy in"),
+    "an accuracy below 0": (metrics(accuracy=-0.5), "mlm/accuracy in"),
+    "more right answers than answers": (first("correct", 2.0), "mlm/correct in"),
+    "right answers below zero": (first("correct", -1e30), "mlm/correct in"),
+    "a bigram below zero": (lambda about, _: about.update(bigram_loss=-1.0), "bigram_loss"),
     "no metrics": (without_metrics, "mlm/loss in"),
     "loss of text": (metrics(loss="x"), "mlm/loss in"),
     "loss of a list": (metrics(loss=[1.0]), "mlm/loss in"),
@@ -122,6 +141,8 @@ def test_a_run_with_damaged_values_is_excluded_by_its_name(case, name, made):
         (metrics(baseline_loss=NAN), "single_label_classification/baseline_loss in task/rte"),
         (without_metrics, "single_label_classification/loss in task/rte"),
         (of_objective(count=0), "single_label_classification/count in task/rte"),
+        (of_objective(loss=-1e30), "single_label_classification/loss in task/rte"),
+        (of_objective(correct=3), "single_label_classification/correct in task/rte"),
         (sums(lambda _: {}), "objective in task/rte"),
         (sums(lambda own: dict.fromkeys("ab", *own.values())), "objective in task/rte"),
     ],
@@ -138,6 +159,12 @@ def test_damaged_values_of_a_task_exclude_their_run(change, said, tmp_path, stor
     assert list(found.excluded) == ["span/1"]
     assert said in found.excluded["span/1"]
     assert sentences.told(found)
+
+
+def test_what_rounding_leaves_beyond_the_bounds_is_no_damage(made):
+    made.change_values("token/0", first("loss", -1e-6))
+    made.change_values("token/1", first("correct", 1 + 1e-6))
+    assert made.results().excluded == {}
 
 
 def record(kind: str, step: int, **values: Any) -> dict[str, Any]:
