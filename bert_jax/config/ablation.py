@@ -5,7 +5,7 @@ An ablation file returns `ablation(…)`, as a config file returns a `ConfigDict
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from ml_collections import ConfigDict
@@ -70,22 +70,38 @@ def ablation(
     Raises:
         UserError: an unknown name or a wrong value.
     """
+    _check("seeds", seeds, Iterable, "a tuple of seeds, such as (0, 1, 2)")
+    _check("measures", measures, Iterable, 'a tuple of names, such as ("single/token",)')
     values = {
-        "changes": tuple((changes or {}).items()),
-        "variants": _pairs(variants),
-        "against": tuple((against or {}).items()),
-        "tasks": _pairs(tasks or {}),
+        "changes": _items("changes", changes or {}, "values by key"),
+        "variants": _pairs("variants", variants),
+        "against": _items("against", against or {}, "variants, each with what it is compared with"),
+        "tasks": _pairs("tasks", tasks or {}),
         "seeds": ",".join(map(str, seeds)),
-        "measures": ",".join(measures),
-        "published": tuple((published or {}).items()),
+        "measures": ",".join(map(str, measures)),
+        "published": _items("published", published or {}, "tables by title"),
         **others,
     }
     made = from_dict(values, AblationConfig, "ablation")
     return ConfigDict({f.name: getattr(made, f.name) for f in dataclasses.fields(made)})
 
 
-def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple((name, tuple(own.items())) for name, own in settings.items())
+def _pairs(key: str, settings: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(
+        (name, _items(f"{key}[{name!r}]", own, "changes by key"))
+        for name, own in _items(key, settings, f"{key} by name")
+    )
+
+
+def _items(key: str, value: Mapping[str, Any], of: str) -> tuple[tuple[str, Any], ...]:
+    _check(key, value, Mapping, f"a dict of {of}")
+    return tuple(value.items())
+
+
+def _check(key: str, value: Any, kind: type, remedy: str) -> None:
+    """Raises UserError if a value is of another kind; text is no tuple of its letters."""
+    if not isinstance(value, kind) or isinstance(value, str):
+        raise UserError(f"ablation, {key}={value!r:.60}: give {remedy}")
 
 
 IS_ABLATION: Final = "variants"  # a key that no other config has

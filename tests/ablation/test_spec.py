@@ -16,6 +16,7 @@ from bert_jax.ablation import budget, record, spec, state
 from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, finetune, pretrain
 from bert_jax.commands.command import parse
+from bert_jax.config import ablation as config_ablation
 from bert_jax.config.files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.config.shipped import shipped_ablations
@@ -264,6 +265,27 @@ def test_a_full_disk_is_one_line(place, tmp_path, store, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "ablation.json: cannot be written (No space left on device)" in err
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"seeds": 2}, "ablation, seeds=2: give a tuple of seeds, such as (0, 1, 2)"),
+        ({"seeds": "0,1"}, "ablation, seeds='0,1': give a tuple of seeds, such as (0, 1, 2)"),
+        ({"measures": "single/token"}, "ablation, measures='single/token': give a tuple of names"),
+        ({"measures": None}, "ablation, measures=None: give a tuple of names"),
+        ({"variants": ("a", "b")}, "ablation, variants=('a', 'b'): give a dict of variants by"),
+        ({"variants": {"a": None}}, "ablation, variants['a']=None: give a dict of changes"),
+        ({"tasks": ["rte"]}, "ablation, tasks=['rte']: give a dict of tasks by name"),
+        ({"tasks": {"rte": 3}}, "ablation, tasks['rte']=3: give a dict of changes"),
+        ({"changes": 5}, "ablation, changes=5: give a dict of values by key"),
+        ({"against": "a"}, "ablation, against='a': give a dict of variants"),
+        ({"published": "x"}, "ablation, published='x': give a dict of tables by title"),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_what_to_give(values, line):
+    with pytest.raises(UserError, match=f"^{re.escape(line)}"):
+        config_ablation.ablation(**{"variants": {"a": {}, "b": {}}, **values})
 
 
 def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, store, monkeypatch):
