@@ -29,8 +29,8 @@ from bert_jax.ablation.tasks import is_task
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.storage.reader_errors import VALUE_ERRORS
-from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
+from bert_jax.training.per_example import DamagedValuesError
 from bert_jax.workdir.layout import Workdir
 
 
@@ -255,10 +255,14 @@ def read(
             unplanned[name].append(reason)
     measured = {}
     for run in runs:
+        if states[run.name].state == "damaged":
+            unplanned[run.name].append(states[run.name].reason)
         if states[run.name].state == "measured":
             try:
                 one, other = _read_one(ablation, dirs, run, planned[run.variant], record)
                 bad = damage(ablation, one)
+            except DamagedValuesError as error:
+                other, bad = [], str(error)
             except VALUE_ERRORS:
                 other, bad = [], f"not all values are those that are written ({REMEDY})"
             unplanned[run.name] += [*other, *filter(None, [bad])]
@@ -275,12 +279,12 @@ def _read_one(
 ) -> tuple[Measured, list[str]]:
     """Returns the values of a run, and in what they are not as planned."""
     workdir = dirs.root
-    values, about = per_example.read(state.examples_of(workdir, run))
+    values, about = state.values_in(state.examples_of(workdir, run))
     other = as_planned.of_values(ablation, run, record, about)
     metrics = {name: own["metrics"] for name, own in about["forms"].items()}
     seconds = about["seconds"]
     for measure in ablation.tasks:
-        examples, of_task = per_example.read(state.task_examples(workdir, run, measure))
+        examples, of_task = state.values_in(state.task_examples(workdir, run, measure))
         (values[measure],) = examples.values()
         (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
         seconds += of_task["seconds"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bert_jax.ablation import spec, state, tasks
 from bert_jax.ablation.spec import Ablation, Run
-from bert_jax.errors import StoppedError, count
+from bert_jax.errors import StoppedError, UserError, count
 from bert_jax.exit_codes import DONE, NUMBERS, STOPPED, describe
 from bert_jax.launch.process import Process
 from bert_jax.runtime.console import clock
@@ -142,6 +142,8 @@ class Runner:
 
     def _make_locked(self, run: Run) -> bool:
         found = state.state_of(self._workdir, run, self._forms)
+        if found.state == "damaged":
+            raise UserError(f"{run.name}: {found.reason}")
         if found.state == "waiting":
             code = self._call(run, ["launch", "local", "run", "--processes=1", *self._train(run)])
             if code == NUMBERS or (code and self._note(run, code)):

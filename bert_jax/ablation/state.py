@@ -11,7 +11,7 @@ A/runs/VARIANT/SEED.npz      its held-out values, see `training/per_example.py`
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from etils import epath
 
@@ -23,19 +23,20 @@ from bert_jax.metrics import records
 from bert_jax.storage.remote import open_path
 from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
+from bert_jax.training.per_example import DamagedValuesError, PerExample
 from bert_jax.workdir.layout import Workdir
 
-State = Literal["waiting", "trained", "text", "diverged", "measured"]
+State = Literal["waiting", "trained", "text", "diverged", "damaged", "measured"]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
     """state: trained to its last step; measured on all text, but not on all tasks; ended with 44;
-    or measured on everything."""
+    with values that cannot be read; or measured on everything."""
 
     state: State
     step: int  # of its newest checkpoint, 0 without one
-    reason: str = ""  # of a run that diverged
+    reason: str = ""  # of a run that diverged, or is damaged
 
 
 def examples_of(workdir: str, run: Run) -> epath.Path:
@@ -74,7 +75,10 @@ def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
     path = examples_of(workdir, run)
     if not path.exists():
         return RunState("trained", step)
-    _, about = per_example.read(path)
+    try:
+        _, about = values_in(path)
+    except DamagedValuesError as error:
+        return RunState("damaged", step, str(error))
     if about["step"] != step or about["run_id"] != _run_id(own, step):
         return RunState("trained", step)
     if not forms <= set(about["forms"]):
@@ -82,6 +86,15 @@ def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
     left = filter(tasks.is_task, measures.values())
     done = all(task_examples(workdir, run, measure).exists() for measure in left)
     return RunState("measured" if done else "text", step)
+
+
+def values_in(path: epath.Path) -> tuple[dict[str, PerExample], dict[str, Any]]:
+    """Reads a file of held-out values, see `per_example.read`; its error says the remedy."""
+    try:
+        return per_example.read(path)
+    except DamagedValuesError as error:
+        remedy = "delete it, and `bert-jax ablate run` measures the run again"
+        raise DamagedValuesError(f"{error}; {remedy}") from error
 
 
 def _run_id(workdir: Workdir, step: int) -> str | None:

@@ -41,6 +41,10 @@ _FORM: Final = {
 _SUMS: Final = ("loss", "count", "correct")
 
 
+class DamagedValuesError(UserError):
+    """A file that `write` did not write."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PerExample:
     """Sums over the predictions of each example, in the order of the text."""
@@ -97,7 +101,8 @@ def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
     """Returns the values of each form, and what was evaluated.
 
     Raises:
-        UserError: not a file that `write` wrote.
+        DamagedValuesError: not a file that `write` wrote.
+        UserError: it cannot be read.
     """
     try:
         with storage_errors(path):
@@ -105,7 +110,7 @@ def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
         about = json_record.parse(str(arrays.get(ABOUT)), _FORM)
         return {form: _read_form(form, arrays) for form in about["forms"]}, about
     except ValueError as error:
-        raise UserError(
+        raise DamagedValuesError(
             f"{path}: not a file of `bert-jax evaluate --per_example` ({one_line(error)})"
         ) from error
 

@@ -161,6 +161,38 @@ def test_damaged_values_of_a_task_exclude_their_run(change, said, tmp_path, stor
     assert sentences.told(found)
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1500])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def of_another_program(path: Path) -> None:
+    np.savez(path, weights=np.ones(3))
+
+
+@pytest.mark.parametrize("damage", [cut, empty, of_another_program])
+@pytest.mark.parametrize("place", [".npz", "/tasks/rte.npz"])
+def test_a_file_of_values_that_cannot_be_read_excludes_its_run_alone(
+    damage, place, tmp_path, store, monkeypatch, capsys
+):
+    tasks = {"rte": {"task.data": str(write_task(tmp_path / "task")), "phases[0].seq_length": 32}}
+    measures = ("single/token", "task/rte")
+    made = MadeRuns(tmp_path, store, monkeypatch, measures=measures, tasks=tasks)
+    path = Path(f"{made.path('span/1')}{place}")
+    damage(path)
+    found = made.results()
+    assert list(found.excluded) == ["span/1"]
+    said = f"{path}: not a file of `bert-jax evaluate --per_example` ("
+    assert said in found.excluded["span/1"]
+    assert "delete it, and `bert-jax ablate run` measures the run again" in found.excluded["span/1"]
+    assert found.primary["span"].seeds == 2
+    assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 0
+    assert "span: no verdict: span/1 is not as planned." in capsys.readouterr().out
+
+
 def test_what_rounding_leaves_beyond_the_bounds_is_no_damage(made):
     made.change_values("token/0", first("loss", -1e-6))
     made.change_values("token/1", first("correct", 1 + 1e-6))

@@ -103,6 +103,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(made, tmp_path):
         made().run()
 
 
+def test_values_that_cannot_be_read_are_not_replaced(made):
+    some = made()
+    some.states = {"token/0": "damaged"}
+    with pytest.raises(UserError, match=r"^token/0: "):
+        some.run()
+    assert "token/0" not in [name for name, _ in some.commands]
+
+
 def test_the_shares_of_the_time_add_up(made, monkeypatch):
     """Waiting for a run of another process is none of it."""
     now = iter(range(10_000))
