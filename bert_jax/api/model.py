@@ -24,7 +24,7 @@ from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.predictor import Predictor
-from bert_jax.finetune.tasks.encoding import encode
+from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.examples import Kind, Question, Words
 from bert_jax.finetune.tasks.qa import Answers
 from bert_jax.finetune.tasks.text_task import probabilities
@@ -89,16 +89,18 @@ class Model:
         tokenizer: Tokenizer,
         groups: frozenset[str],
         sentence: SentenceEncoder | None = None,
+        pad: int | None = None,
     ):
         """
         Args:
             groups: the parts of `params`.
             sentence: what makes vectors of texts, in a folder of sentence-transformers.
+            pad: see `check_no_padding`.
         """
         if sentence and sentence.lowercase:
             tokenizer = lowercased(tokenizer)
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
-        self.sentence = sentence
+        self.sentence, self._pad = sentence, pad
         self.params = replicate(params)
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
@@ -295,6 +297,7 @@ class Model:
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
+        check_no_padding([tokens.ids], self.tokenizer, self.config, self._pad)
         (rows,) = text_rows([tokens.ids], longest, special.pad, 1, devices=1)
         positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
@@ -360,7 +363,7 @@ class Model:
     def _predictor_of(self, *kinds: Kind) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
-            self._predictor = Predictor(self.config, self.params, self.tokenizer)
+            self._predictor = Predictor(self.config, self.params, self.tokenizer, self._pad)
         if self._predictor.kind.name not in kinds:
             raise UserError(
                 f"the model's head is of {self._predictor.kind.name}, not of {' or '.join(kinds)}"
@@ -383,7 +386,9 @@ class Model:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
         longest, pad = self.config.max_position_embeddings, self.tokenizer.special.pad
-        return text_rows([text.ids for text in tokens], longest, pad, batch_size, devices)
+        ids = [text.ids for text in tokens]
+        check_no_padding(ids, self.tokenizer, self.config, self._pad)
+        return text_rows(ids, longest, pad, batch_size, devices)
 
 
 def load(path: Path | str) -> Model:
@@ -404,7 +409,7 @@ def load(path: Path | str) -> Model:
     tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
     params = weights.from_transformers(tensors, config, pad)
     groups = frozenset(weights.groups_in(params))
-    return Model(config, params, folder.tokenizer, groups, folder.sentence)
+    return Model(config, params, folder.tokenizer, groups, folder.sentence, pad)
 
 
 def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:

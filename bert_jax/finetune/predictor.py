@@ -16,7 +16,7 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.encoding import Encoded
+from bert_jax.finetune.tasks.encoding import Encoded, check_no_padding
 from bert_jax.finetune.tasks.examples import Examples, Listed
 from bert_jax.finetune.tasks.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
@@ -34,8 +34,17 @@ class Predictor:
         labels: names of the outputs.
     """
 
-    def __init__(self, config: ModelConfig, params: Mapping[str, Any], tokenizer: Tokenizer):
-        """Raises UserError if the model has no head of a task, or one with several answers."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        pad: int | None = None,
+    ):
+        """Raises UserError if the model has no head of a task, or one with several answers.
+
+        pad: see `check_no_padding`.
+        """
         self.kind = kind_of_model(config)
         assert isinstance(config, TaskModelConfig)
         self.labels = config.head.labels
@@ -45,7 +54,7 @@ class Predictor:
                 f"the model gives a text {len(self.labels)} scores or labels at once; give a model "
                 "with one of them"
             )
-        self._config, self._tokenizer = config, tokenizer
+        self._config, self._tokenizer, self._pad = config, tokenizer, pad
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
         self._params = replicate(part_of(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
@@ -78,8 +87,9 @@ class Predictor:
             batch_size: examples per batch; rounded up to an equal number for each device.
 
         Raises:
-            UserError: the model outputs values that are not finite.
+            UserError: the model outputs values that are not finite; or as `check_no_padding`.
         """
+        check_no_padding(encoded.by_example(), self._tokenizer, self._config, self._pad)
         lengths = encoded.lengths
         order = np.argsort(lengths, kind="stable")
         found = [np.empty(0, np.float32)] * len(order)

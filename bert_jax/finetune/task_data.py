@@ -19,6 +19,7 @@ from bert_jax.finetune.held_out import HeldOutExamples
 from bert_jax.finetune.probe import check_probe, with_probe
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
+from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
 from bert_jax.finetune.tasks.registry import KINDS, kind_of
@@ -198,6 +199,10 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
 
     def split(examples: Examples) -> TaskSplit:
         prepared = kind.prepare(tokenizer, config.model, task, examples, limit)
+        try:
+            check_no_padding(prepared.encoded.by_example(), tokenizer, config.model)
+        except UserError as error:
+            raise UserError(f"{examples.path}: {error}") from None
         return TaskSplit(examples, prepared, kind.labels(examples), digest_of(kind, examples))
 
     train, held_out = kind.read(task)

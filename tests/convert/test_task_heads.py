@@ -277,3 +277,17 @@ def test_other_labels_are_another_architecture(tokenizer, tmp_path, capsys):
     line = capsys.readouterr().err
     assert "architecture (labels of the sequence-classification head 3 and 1); give" in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("task", [CLASSIFIER, "token_classification", "question_answering"])
+def test_a_padding_token_in_a_text_is_refused_where_it_is_not_counted(task, tokenizer, tmp_path):
+    texts = ["hello", "a [PAD] b"]
+    ask = {
+        CLASSIFIER: lambda model: model.predict(texts),
+        "token_classification": lambda model: model.tag([text.split() for text in texts]),
+        "question_answering": lambda model: model.answer([(text, "hello") for text in texts]),
+    }[task]
+    model = bert_jax.load(write(tmp_path / "roberta", "roberta", task, tokenizer))
+    with pytest.raises(UserError, match=r"\[PAD\] in a text has a position of its own in RoBERTa"):
+        ask(model)
+    ask(bert_jax.load(write(tmp_path / "bert", "bert", task, tokenizer)))

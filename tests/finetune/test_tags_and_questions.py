@@ -128,6 +128,17 @@ def test_questions_that_all_have_an_answer_are_answered(folder: Path, tmp_path: 
     assert all(json.loads(out.read_text()).values())
 
 
+def test_a_padding_token_in_a_text_of_a_roberta_is_one_line(folder: Path, tmp_path: Path) -> None:
+    config = task_config(folder, task__name="question_answering", task__data=str(tmp_path / "a"))
+    text = (folder / "train-v1.1.json").read_text()
+    (tmp_path / "a").write_text(re.sub(r'"question": "', '"question": "[PAD] ', text, count=1))
+    open_task(config, Workdir.open("/nowhere/run"))
+    config = config.replace("model.layout", "roberta")
+    with pytest.raises(UserError, match=r"/a: .*\[PAD\] in a text has a position of its own in Ro"):
+        open_task(config, Workdir.open("/nowhere/run"))
+    open_task(config.replace("task.split_special_tokens", True), Workdir.open("/nowhere/run"))
+
+
 def test_what_was_counted_is_said(folder: Path) -> None:
     config = task_config(folder, task__name="question_answering", task__max_question=1)
     text = (folder / "train-v1.1.json").read_text()

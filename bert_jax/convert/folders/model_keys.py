@@ -18,7 +18,8 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
          "gelu_accurate, gelu_python_tanh, gelu_pytorch_tanh)"),
     read("layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob initializer_range",
          _ARCHITECTURE),
-    read("pad_token_id", "the padding id, after which RoBERTa's positions start"),
+    read("pad_token_id", "the padding id, after which RoBERTa's positions start; there, a text "
+         "with it is refused, since transformers does not count it"),
     read("position_embedding_type rotary_value", "only learned positions, or RoFormer's"),
     read("embedding_size", "must be hidden_size"),
     read("id2label label2id num_labels _num_labels problem_type classifier_dropout "

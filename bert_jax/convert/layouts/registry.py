@@ -18,6 +18,12 @@ BY_TYPE: dict[str, Layout] = {
 _BY_FORM = {(x.layout, x.position, x.norm_position): x for x in LAYOUTS}
 
 
+def positions_after_pad(model: ModelConfig) -> bool:
+    """Whether transformers gives the padding id a position of its own, which is not counted."""
+    found = _BY_FORM.get((model.layout, model.position, model.norm_position))
+    return bool(found and found.positions_after_pad)
+
+
 def find_layout(model: ModelConfig) -> Layout:
     """Returns the layout of the classes that compute a model; UserError if transformers has none,
     or the model's settings are none of theirs."""

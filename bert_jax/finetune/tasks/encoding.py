@@ -3,13 +3,16 @@
 Where the tokenizer's separator is RoBERTa's, `</s>`, two of them are between the texts of a pair.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from bert_jax.config.schema import ModelConfig
+from bert_jax.convert.layouts.registry import positions_after_pad
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 
 _DOUBLED = "</s>"
 
@@ -32,6 +35,11 @@ class Encoded:
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)
+
+    def by_example(self) -> Iterator[np.ndarray]:
+        """Yields the ids of each."""
+        for first, end in pairwise(self.starts.tolist()):
+            yield self.ids[first:end]
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,30 @@ def encode(
         ids.append(np.array(head + tail, np.int32))
         types.append(np.repeat(np.array([0, second], np.int32), [len(head), len(tail)]))
     return joined(ids, types, cut=cut)
+
+
+def check_no_padding(
+    texts: Iterable[Sequence[int] | np.ndarray],
+    tokenizer: Tokenizer,
+    model: ModelConfig,
+    pad: int | None = None,
+) -> None:
+    """Raises UserError if the tokens of a text have the padding id and the model's positions start
+    after it: transformers gives it a row of the weights there that our models do not have.
+
+    pad: of the model; by default that of the tokenizer.
+    """
+    if not positions_after_pad(model):
+        return
+    pad = tokenizer.special.pad if pad is None else pad
+    for ids in texts:
+        if pad in ids:
+            place = [*ids].index(pad)
+            near = tokenizer.decode([*ids][max(0, place - 8) : place + 8])
+            raise UserError(
+                f"{near!r}: {tokenizer.token(pad)} in a text has a position of its own in RoBERTa, "
+                "which bert-jax has not; leave it out, or read it as text with split_special_tokens"
+            )
 
 
 def cut_longer(first: int, second: int, room: int) -> tuple[int, int]:
