@@ -198,7 +198,7 @@ def read_sentence_encoder(
             check_links(folder / part.folder, folder)
             check_files(folder / part.folder, DENSE_FILES if part.kind == "Dense" else PART_FILES)
         read.append(reader(folder / part.folder, width, below(sums, part.folder)))
-        if isinstance(read[-1][0], Dense):
+        if isinstance(read[-1][0], Pooling | Dense):
             width = read[-1][0].width
     model = folder / parts[0].folder
     limit, lowercase = _read_encoder(model, length, below(sums, parts[0].folder))
@@ -264,8 +264,8 @@ def _old_pools(values: Mapping[str, Any], where: Path) -> list[str]:
 
 def _read_dense(folder: Path, width: int, sums: Sums) -> tuple[Part, Mapping[str, np.ndarray]]:
     values, where = _config(folder, DENSE_KEYS, sums), folder / CONFIG
-    sizes = [values.get(name) for name in ("in_features", "out_features")]
-    if sizes[0] != width or not isinstance(sizes[1], int) or sizes[1] < 1:
+    sizes: list[Any] = [values.get(name) for name in ("in_features", "out_features")]
+    if any(type(size) is not int for size in sizes) or sizes[0] != width or sizes[1] < 1:
         raise UserError(
             f"{where}: in_features={shown(sizes[0])}, out_features={shown(sizes[1])} after "
             f"{width} numbers; save the model again"

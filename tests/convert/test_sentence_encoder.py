@@ -161,6 +161,17 @@ CASES: dict[str, tuple[list, Mapping[str, str] | None, Callable[[np.ndarray], np
 }
 
 
+DOUBLED = {"linear.weight": RANDOM.normal(size=(4, 2 * WIDTH)).astype(np.float32)}
+CASES["a dense layer on two pools"] = (
+    [
+        ("Pooling", new_pooling("cls", "max"), {}),
+        ("Dense", dense("ReLU", 4, in_features=2 * WIDTH, bias=False), DOUBLED),
+    ],
+    NEW,
+    lambda x: np.maximum(DOUBLED["linear.weight"] @ np.concatenate([x[0], x.max(0)]), 0),
+)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_vectors_are_those_of_the_parts_before_and_after_an_import(case, folder, tmp_path):
     parts, types, expected = CASES[case]
@@ -369,6 +380,16 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
         (layer(activation_function="torch.nn.evil.Tanh"), "torch.nn.evil.Tanh' is not supported"),
         (layer(module_input_name="token_embeddings"), "a layer on something else than the vector"),
         (layer(in_features=3), "in_features=3, out_features=5 after"),
+        (layer(in_features=float(WIDTH)), f"in_features={WIDTH}.0, out_features=5 after {WIDTH}"),
+        (layer(out_features=True), "out_features=True after"),
+        (layer(out_features=5.0), "out_features=5.0 after"),
+        (layer(out_features=0), "out_features=0 after"),
+        (
+            lambda f: add_parts(
+                f, ("Pooling", old_pooling("cls", "mean"), {}), ("Dense", dense(), LINEAR)
+            ),
+            f"in_features={WIDTH}, out_features=5 after {2 * WIDTH} numbers",
+        ),
         (layer(use_residual=True), "residual.weight is None, expected"),
         (layer(bias=False), "linear.bias is"),
         (layer({k: v * np.nan for k, v in LINEAR.items()}), "NaN or infinite"),
