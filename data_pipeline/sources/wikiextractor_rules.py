@@ -11,7 +11,7 @@ from typing import Final
 
 from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace, several
 from bert_jax.data_pipeline.text.variants import choose_variants
-from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE, IMAGE_OPTIONS
+from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE, IMAGE_KEYS, IMAGE_OPTIONS
 
 _KNOWN_TAGS: Final = (
     "abbr|b|bdi|bdo|big|blockquote|caption|categorytree|center|cite|code|col|colgroup|data|dd|del|"
@@ -36,6 +36,7 @@ _CATEGORIES: Final = "|".join(
     sorted(set(chain.from_iterable(w.categories for w in BY_LANGUAGE.values())))
 )
 _OPTIONS: Final = "|".join(sorted(IMAGE_OPTIONS))
+_KEYS: Final = "|".join(sorted(IMAGE_KEYS))
 _COMMAS: Final = ",，、،"
 _SEMICOLONS: Final = ";；؛"
 _COLONS: Final = ":："
@@ -168,7 +169,8 @@ RULES: tuple[Rule, ...] = (
     replace(
         "image_options",
         rf"(?:\[\[)?(?:(?:{_FILES}):[^|\]\n]{{1,255}}\|)?"  # MediaWiki's longest title
-        rf"(?:\b(?:{_OPTIONS}|upright(?:=[\d.]+)?|(?:\d+x)?\d+(?:px|пкс|像素|ピクセル))\|)+",
+        rf"(?:\b(?:(?:{_OPTIONS})(?:=[\d.]+)?|(?:{_KEYS})=[^|=\[\]\n]{{0,255}}"
+        r"|(?:\d+x)?\d+(?:px|пкс|像素|ピクセル))\|)+",
         "",
         needles=("|",),
         ignore_case=True,

@@ -54,6 +54,14 @@ def _template_of(names: frozenset[str]) -> re.Pattern[str]:
     return re.compile(rf"\{{\{{\s*(?:{either})\s*[|}}]", re.IGNORECASE)
 
 
+@lru_cache(maxsize=100)
+def _joint_of(joiners: frozenset[str]) -> re.Pattern[str]:
+    """Matches what joins the parts of a heading; a word without case is in a script without
+    blanks."""
+    words = (rf"(?<!\w){w}(?!\w)" if w != w.upper() else w for w in joiners)
+    return re.compile("|".join((r"[,、，・/／&＆]", *sorted(words, key=len, reverse=True))))
+
+
 def plain_text(
     wikitext: str, *, language: str, files: Iterable[str] = ()
 ) -> tuple[str, Counter[str]]:
@@ -110,6 +118,7 @@ class _Walk:
         self.text: list[str] = []
         self.unknown: Counter[str] = Counter()
         self._closing = words.closing
+        self._joint = _joint_of(words.joiners)
         self._files = _FILES | words.files | words.categories | set(map(str.lower, files))
         self._skipped = 0  # level of the closing section that the walk is in
 
@@ -151,9 +160,15 @@ class _Walk:
 
     def _add_heading(self, heading: Any) -> None:
         if not self._skipped or heading.level <= self._skipped:
-            is_closing = _name(heading.title).strip("':= ") in self._closing
-            self._skipped = heading.level if is_closing else 0
+            self._skipped = heading.level if self._is_closing(heading) else 0
             self.text.append("\n")
+
+    def _is_closing(self, heading: Any) -> bool:
+        """Whether a heading, or each part of one such as "Notes and references", is a closing
+        section's."""
+        title = restore(_name(heading.title)).strip("':：= ")
+        parts = {part.strip() for part in self._joint.split(title)} - {""}
+        return title in self._closing or (bool(parts) and parts <= self._closing)
 
     def _add_template(self, template: Any) -> None:
         name = _name(template.name)

@@ -18,7 +18,8 @@ Pattern = str | tuple[str, ...]
 class LanguageWords:
     """What one language's Wikipedia calls what is not text."""
 
-    closing: frozenset[str]  # headings of sections at the end of an article
+    closing: frozenset[str]  # headings of sections at the end of an article, and parts of them
+    joiners: frozenset[str]  # words that join such parts: "Notes and references"
     disambiguation: frozenset[str]  # templates of pages that only list articles
     files: frozenset[str]  # names of the namespace of files, old ones included
     categories: frozenset[str]
@@ -150,30 +151,47 @@ DROPPED_TEMPLATES: Final = (
     """)  # pronunciation, formulas and computed dates
 )
 
-# Options of an image, `[[File:a.jpg|thumb|left|Caption]]`, in the languages below.
+# Options of an image, `[[File:a.jpg|thumb|left|Caption]]`, in the languages below; some may have a
+# number: `upright=1.2`.
 IMAGE_OPTIONS: Final = _words("""
-    thumb, thumbnail, frame, frameless, framed, left, right, center, none, upright
-    mini, miniatur, rahmenlos, gerahmt, links, rechts, zentriert, hochkant
-    vignette, cadre, sans_cadre, gauche, droite, centré, redresse
+    thumb, thumbnail, frame, frameless, framed, left, right, center, none, upright, border
+    mini, miniatur, rahmenlos, gerahmt, links, rechts, zentriert, hochkant, ohne, rand
+    vignette, cadre, sans_cadre, gauche, droite, centré, redresse, néant, bordure
     miniatura, miniaturadeimagen, derecha, izquierda, centro, centrado, marco, sinmarco
-    destra, sinistra, riquadrato, senza_cornice, miniaturadaimagem, direita, esquerda
-    commoldura, semmoldura, miniatuur, gecentreerd, omkaderd, rechtop
-    miniatyr, höger, vänster, centrerad, ramlös, inramad
-    mały, prawo, lewo, centruj, bezramki, ramka
-    мини, миниатюра, справа, слева, центр, обрамить, безрамки
-    міні, мініатюра, праворуч, ліворуч, обрамити
-    サムネイル, フレーム, フレームなし, 右, 左, 中央
-    缩略图, 縮圖, 有框, 无框, 無框, 居中, 置中
+    ninguno, ninguna, borde, destra, sinistra, riquadrato, senza_cornice, nessuno, bordo
+    miniaturadaimagem, direita, esquerda, commoldura, semmoldura, nenhum, borda
+    miniatuur, gecentreerd, omkaderd, rechtop, geen, kaderloos
+    miniatyr, höger, vänster, centrerad, ramlös, inramad, stående, ingen, kantlinje
+    mały, prawo, lewo, centruj, bezramki, ramka, brak, tło
+    мини, миниатюра, справа, слева, центр, обрамить, безрамки, без, граница
+    міні, мініатюра, праворуч, ліворуч, обрамити, безрамки
+    サムネイル, フレーム, フレームなし, 右, 左, 中央, なし, 右上, 境界, ボーダー
+    缩略图, 縮圖, 有框, 无框, 無框, 居中, 置中, 无, 無, 边框, 邊框
+""")
+# Options that have a text: `alt=A cat`, `link=Cat`.
+IMAGE_KEYS: Final = _words("""
+    alt, link, page, class, lang, alternativtext, verweis, seite, klasse, sprache
+    lien, classe, langue, enlace, vínculo, página, clase, idioma, ligação
+    koppeling, verwijzing, pagina, taal, länk, sida, klass, strona
+    альт, ссылка, страница, класс, язык, посилання, сторінка, клас, мова
+    代替文, リンク, ページ, クラス, 言語, 替代, 替代文本, 替代文字, 链接, 鏈接, 連結, 页数, 頁數
+    类, 類, 语言, 語言
 """)
 
 BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
     "en": LanguageWords(
         _words("""
-            see also, references, external links, external link, further reading, notes, footnotes
-            notes and references, references and notes, bibliography, selected bibliography
-            sources, citations, works cited, cited sources, references and sources
-            notes and citations, publications
+            see also, related articles, related pages
+            references, reference, general references, cited references, references cited
+            bibliographic references, additional references
+            notes, note, footnotes, footnote, endnotes, explanatory notes
+            sources, general sources, cited sources, sources cited, additional sources
+            citations, inline citations, works cited, cited works, literature cited
+            cited literature, bibliography, selected bibliography, publications
+            further reading, additional reading
+            external links, external link, external sources, links, web links
         """),
+        _words("and, or"),
         _words("""
             disambiguation, disambig, disamb, dab, *disambiguation, hndis, geodis, schooldis
             mil-unit-dis, numberdis, mathdab, letter-numbercombdisambig
@@ -183,89 +201,193 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
     ),
     "de": LanguageWords(
         _words("""
-            siehe auch, literatur, weblinks, einzelnachweise, quellen, anmerkungen, fußnoten
-            belege, nachweise, literatur und weblinks, quellen und literatur, weblinks und quellen
-            schriften, werke
+            siehe auch, einzelnachweise, einzelnachweis, nachweise, belege, referenzen
+            anmerkungen, anmerkung, fußnoten, fussnoten, endnoten
+            quellen, quellenangaben, quellenangabe, quellennachweise, quellennachweis
+            quellenverzeichnis, internetquellen, onlinequellen, gedruckte quellen
+            literatur, literaturverzeichnis, literaturhinweise, literaturangaben
+            literaturauswahl, sekundärliteratur, weiterführende literatur, bibliographie
+            bibliografie, schriften, werke, publikationen, veröffentlichungen
+            weblinks, weblink, externe links, weiterführende links
         """),
+        _words("und, sowie, oder"),
         _words("begriffsklärung"),
         _words("datei, bild"),
         _words("kategorie"),
     ),
     "fr": LanguageWords(
         _words("""
-            voir aussi, notes et références, références, notes, liens externes, lien externe
-            bibliographie, articles connexes, annexes, sources, publications, œuvres
+            voir aussi, voir également, articles connexes, article connexe, liens internes
+            lien interne, références, référence, références bibliographiques
+            références externes, notes, note, notes de bas de page, annexes, annexe
+            sources, sources primaires, sources secondaires, sources bibliographiques
+            bibliographie, bibliographie sommaire, bibliographie indicative
+            orientation bibliographique, éléments bibliographiques, webographie, sitographie
+            publications, œuvres, lectures complémentaires, pour en savoir plus
+            pour approfondir, liens externes, lien externe, liens, sites externes
         """),
-        _words("homonymie, *homonymie, homonymes, patronyme, paronymie"),
+        _words("et, ou"),
+        _words("homonyme, homonymes, *homonymie, patronyme, patronymie, paronymie, toponymie"),
         _words("fichier, image"),
         _words("catégorie"),
     ),
     "es": LanguageWords(
         _words("""
-            véase también, referencias, notas, enlaces externos, bibliografía, notas y referencias
-            fuentes, referencias y notas, lecturas adicionales, publicaciones, obras
+            véase también, vease también, véase además, ver también, artículos relacionados
+            referencias, referencia, referencias bibliográficas, notas, nota, notas al pie
+            notas a pie de página, fuentes, fuentes bibliográficas, bibliografía
+            bibliografía adicional, bibliografía complementaria, bibliografía recomendada
+            bibliografía consultada, publicaciones, obras, lectura adicional
+            lecturas adicionales, lecturas recomendadas, lecturas complementarias
+            para saber más, enlaces externos, enlace externo, enlaces, vínculos externos
         """),
-        _words("desambiguación, desambig"),
+        _words("y, e, o"),
+        _words("desambiguación, desambiguacion, desambig, desamb"),
         _words("archivo, imagen"),
         _words("categoría"),
     ),
     "it": LanguageWords(
         _words("""
-            voci correlate, altri progetti, collegamenti esterni, note, bibliografia, fonti
-            pubblicazioni, opere
+            voci correlate, voce correlata, vedi anche, altri progetti, riferimenti
+            riferimenti bibliografici, note, nota, note esplicative, note bibliografiche
+            annotazioni, fonti, fonti bibliografiche, bibliografia, bibliografia essenziale
+            sitografia, pubblicazioni, opere, letture consigliate, letture di approfondimento
+            ulteriori letture, collegamenti esterni, collegamento esterno, link esterni
         """),
+        _words("e, ed, o"),
         _words("disambigua"),
         _words("file, immagine"),
         _words("categoria"),
     ),
     "pt": LanguageWords(
         _words("""
-            ver também, referências, ligações externas, notas, bibliografia, notas e referências
-            fontes, leitura adicional, obras
+            ver também, veja também, artigos relacionados, referências, referência
+            referências bibliográficas, referências gerais, notas, nota, notas de rodapé
+            notas explicativas, fontes, fontes bibliográficas, bibliografia
+            bibliografia adicional, bibliografia complementar, bibliografia consultada
+            obras, publicações, leitura adicional, leituras adicionais, leitura complementar
+            leitura recomendada, ligações externas, ligação externa, links externos
+            link externo, ligações, links, páginas externas
         """),
+        _words("e, ou"),
         _words("desambiguação, desambig"),
         _words("ficheiro, imagem, arquivo"),
         _words("categoria"),
     ),
     "nl": LanguageWords(
-        _words("zie ook, externe links, externe link, bronnen, referenties, noten, literatuur"),
+        _words("""
+            zie ook, zie verder, bronnen, bronvermelding, bronvermeldingen, bronverwijzingen
+            externe bronnen, geraadpleegde bronnen, referenties, referentie, noten, voetnoten
+            voetnoot, eindnoten, aantekeningen, verwijzingen, literatuur, literatuurlijst
+            literatuurverwijzingen, geraadpleegde literatuur, bibliografie, publicaties
+            verder lezen, meer lezen, externe links, externe link, externe koppelingen
+            externe koppeling, externe verwijzingen, weblinks
+        """),
+        _words("en, of"),
         _words("dp, dpintro, *doorverwijspagina"),
         _words("bestand, afbeelding"),
         _words("categorie"),
     ),
     "sv": LanguageWords(
-        _words("se även, referenser, externa länkar, källor, noter, litteratur, vidare läsning"),
+        _words("""
+            se även, se också, referenser, referens, källor, källhänvisningar, källhänvisning
+            källförteckning, tryckta källor, otryckta källor, webbkällor, noter, fotnoter
+            fotnot, slutnoter, anmärkningar, litteratur, litteraturförteckning
+            referenslitteratur, bibliografi, vidare läsning, vidareläsning, ytterligare läsning
+            externa länkar, extern länk, länkar, webblänkar
+        """),
+        _words("och, eller, samt"),
         _words("förgrening, *förgrening, gren, betydelselista"),
         _words("fil, bild"),
         _words("kategori"),
     ),
     "pl": LanguageWords(
-        _words("zobacz też, przypisy, bibliografia, linki zewnętrzne, uwagi, źródła"),
-        _words("ujednoznacznienie"),
+        _words("""
+            zobacz też, zobacz także, zobacz również, przypisy, przypis, uwagi, adnotacje
+            objaśnienia, odnośniki, źródła, bibliografia, bibliografia uzupełniająca
+            literatura przedmiotu, literatura uzupełniająca, literatura dodatkowa, publikacje
+            linki zewnętrzne, link zewnętrzny, linki, odnośniki zewnętrzne
+        """),
+        _words("i, oraz, lub"),
+        _words("ujednoznacznienie, disambig"),
         _words("plik, grafika"),
         _words("kategoria"),
     ),
     "ru": LanguageWords(
-        _words("см. также, примечания, ссылки, литература, источники, библиография, комментарии"),
-        _words("неоднозначность, *неоднозначность, disambig, многозначность"),
+        _words("""
+            см. также, смотри также, смотрите также, примечания, примечание, сноски
+            комментарии, источники, источники информации, использованные источники
+            список источников, литература, список литературы, использованная литература
+            дополнительная литература, рекомендуемая литература, избранная библиография
+            библиография, публикации, ссылки, внешние ссылки, внешние источники
+        """),
+        _words("и, или"),
+        _words("""
+            *неоднозначность, disambig, многозначность, однофамильцы, список однофамильцев, тёзки
+            список тёзок, список полных тёзок
+        """),
         _words("файл, изображение"),
         _words("категория"),
     ),
     "uk": LanguageWords(
-        _words("див. також, примітки, посилання, література, джерела, виноски"),
-        _words("неоднозначність, *неоднозначність, disambig"),
+        _words("""
+            див. також, дивіться також, дивись також, примітки, примітка, виноски, зноски
+            коментарі, джерела, джерела інформації, використані джерела, список джерел
+            література, список літератури, використана література, додаткова література
+            рекомендована література, бібліографія, публікації, посилання, зовнішні посилання
+        """),
+        _words("і, й, та, або"),
+        _words("*неоднозначність, багатозначність, disambig, disambigg, disambign"),
         _words("файл, зображення"),
         _words("категорія"),
     ),
     "ja": LanguageWords(
-        _words("関連項目, 脚注, 出典, 注釈, 参考文献, 外部リンク, 関連文献"),
-        _words("aimai, 曖昧さ回避, 人名の曖昧さ回避, 地名の曖昧さ回避"),
+        _words("""
+            関連項目, 関連記事, 関連リンク, 脚注, 脚註, 注, 註, 注釈, 註釈, 注記, 註記, 補注, 補註
+            出典, 典拠, 引用元, 情報源, 文献, 参考, 参考文献, 参照文献, 引用文献, 関連文献
+            主要参考文献, 参考資料, 参考書籍, 参考図書, 参考サイト, 関連書籍, 関連図書, 読書案内
+            外部リンク, 外部サイト
+        """),
+        _words("と, 及び, および, ならびに, 並びに"),
+        _words("aimai, *曖昧さ回避"),
         _words("ファイル, 画像"),
         _words("カテゴリ"),
     ),
     "zh": LanguageWords(
-        _words("参见, 參見, 参考文献, 參考文獻, 外部链接, 外部連結, 注释, 註釋, 脚注, 延伸阅读"),
-        _words("disambig, 消歧义, 消歧義, *disambig, *消歧义, *消歧義"),
+        _words("""
+            参见, 參見
+            参看, 參看
+            参阅, 參閱
+            另见, 另見
+            相关条目, 相關條目
+            相关词条, 相關詞條
+            相关链接, 相关连接, 相關連結, 相關鏈接, 相關連接
+            参考, 參考
+            参考文献, 參考文獻
+            参考资料, 參考資料
+            参考来源, 參考來源
+            参考书目, 參考書目
+            参考书籍, 參考書籍
+            引用来源, 引用來源
+            资料来源, 資料來源
+            文献, 文獻
+            注, 註
+            注释, 注釋, 註釋
+            注解, 註解
+            附注, 附註
+            备注, 備註, 備注
+            脚注, 腳註, 腳注, 脚註
+            注脚, 註腳
+            尾注, 尾註
+            延伸阅读, 延伸閱讀
+            扩展阅读, 擴展閱讀
+            进一步阅读, 進一步閱讀
+            深入阅读, 深入閱讀
+            相关阅读, 相關閱讀
+            外部链接, 外部连接, 外部連結, 外部鏈接, 外部連接
+        """),
+        _words("与, 與, 和, 及, 以及"),
+        _words("*disambig, *消歧义, *消歧義, *消歧义页, *消歧義頁"),
         _words("文件, 檔案, 档案, 图像, 圖像, 图片, 圖片"),
         _words("分类, 分類"),
     ),

@@ -173,6 +173,73 @@ def test_disambiguation_pages(wikitext: str, expected: bool) -> None:
     assert is_disambiguation(wikitext, "en") is expected
 
 
+@pytest.mark.parametrize(
+    ("language", "template"),
+    [
+        ("zh", "消歧义页"), ("zh", "消歧義頁"), ("zh", "人名消歧義"), ("uk", "DisambigG"),
+        ("uk", "DisambigN"), ("ru", "Однофамильцы"), ("ja", "企業名の曖昧さ回避"),
+        ("fr", "Toponymie"),
+    ],
+)  # fmt: skip
+def test_disambiguation_pages_of_other_languages(language: str, template: str) -> None:
+    assert is_disambiguation(f"* a\n{{{{{template}}}}}", language)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "thumb|lien=Chat", "mini|verweis=Katze", "мини|альт=Кот на окне", "слева|ссылка=Кот",
+        "缩略图|链接=猫", "miniatuur|geen", "mały|brak", "miniatura|ninguno", "alt=A cat",
+        "hochkant=1.2", "link=|left", "border",
+    ],
+)  # fmt: skip
+def test_options_of_an_image_that_wikiextractor_leaves_go(options: str) -> None:
+    assert clean(f"{options}|A cat sits.", RULES)[0] == "A cat sits."
+    assert clean(f"See [[File:A.jpg|{options}|a cat]].", RULES)[0] == "See a cat."
+
+
 def test_unknown_templates_are_counted_by_name() -> None:
     counts = plain_text("{{Frob|a}} {{frob_ }} {{cite web|x}} {{nowrap|b}}", language="en")[1]
     assert counts == {f"{UNKNOWN}frob": 2}
+
+
+@pytest.mark.parametrize(
+    ("language", "titles"),
+    [
+        ("en", "Notes, citations, and references · Sources & further reading · Reference · Links"),
+        ("de", "Einzelnachweise und Anmerkungen · Literaturhinweise · Weblinks, Quellenangaben"),
+        ("fr", "Notes, sources et références · Référence · Voir également · Webographie"),
+        ("es", "Referencias y enlaces externos · Lectura adicional · Ver también"),
+        ("it", "Note e riferimenti · Sitografia · Vedi anche · Bibliografia e fonti"),
+        ("pt", "Referências bibliográficas · Links externos · Notas de rodapé · Fontes e notas"),
+        (
+            "nl",
+            "Bronnen, noten en/of referenties · Bronvermelding · Voetnoten · Externe koppelingen",
+        ),
+        ("sv", "Källhänvisningar · Fotnoter · Källor och litteratur · Se också"),
+        ("pl", "Przypisy i bibliografia · Zobacz także · Literatura uzupełniająca"),
+        ("ru", "Примечания и ссылки · Сноски · Список литературы · Источники, комментарии"),
+        ("uk", "Зноски · Джерела та література · Зовнішні посилання · Примітки й посилання"),
+        (
+            "ja",
+            "注 · 註 · 脚註 · 注釈・出典 · 出典・脚注 · 参考資料 · 脚注と参考文献 · 出典及び注釈",
+        ),
+        ("zh", "参考资料 · 參考資料 · 外部連接 · 延伸閱讀 · 腳註 · 註解 · 资料来源 · 資料來源"),
+        ("zh", "相关条目 · 相關條目 · 参考书目 · 參考書目 · 注释与参考文献 · 註釋及參考資料"),
+    ],
+)
+def test_closing_sections_of_every_language(language: str, titles: str) -> None:
+    for title in titles.split(" · "):
+        for heading in (title, f"'''{title}:'''"):
+            assert text_of(f"A b.\n== {heading} ==\nC d e.", language) == "A b.", title
+
+
+@pytest.mark.parametrize(
+    ("language", "title"),
+    [
+        ("en", "Notes and life"), ("en", "And"), ("en", "/"), ("en", "Landnotes"),
+        ("de", "Leben und Werke"), ("ja", "と"), ("ja", "注と人"), ("zh", "和平"),
+    ],
+)  # fmt: skip
+def test_other_sections_stay(language: str, title: str) -> None:
+    assert text_of(f"A b.\n== {title} ==\nC d e.", language) == "A b.\nC d e."
