@@ -164,11 +164,10 @@ class _Walk:
             self.text.append("\n")
 
     def _is_closing(self, heading: Any) -> bool:
-        """Whether a heading, or each part of one such as "Notes and references", is a closing
-        section's."""
+        """Whether all parts of a heading ("Notes and references") are those of closing sections."""
         title = restore(_name(heading.title)).strip("':：= ")
         parts = {part.strip() for part in self._joint.split(title)} - {""}
-        return title in self._closing or (bool(parts) and parts <= self._closing)
+        return bool(parts) and parts <= self._closing
 
     def _add_template(self, template: Any) -> None:
         name = _name(template.name)

@@ -24,7 +24,8 @@ SECRETS = [
     "STRIPE_SK", "SK", "STORAGEKEY", "SHAREDKEY", "SHAREDACCESSKEY", "HMACKEY", "DEPLOYKEY",
     "AUTHKEY", "DECRYPTKEY", "sessionKey", "SA_JSON", "GCP_SA_JSON", "SERVICE_ACCOUNT_JSON",
     "KEYTAB", "KRB5_KEYTAB", "KEYSTORE", "KEYFILE", "MNEMONIC",
-    "PGPASSFILE",
+    "PGPASSFILE", "HASH_SALT", "CACHE_API_KEY", "DATA_ENCRYPTION_KEY", "USER_SESSION_TOKEN",
+    "TOKEN2", "DB_PASSWORD_FILE", "MYSQLPWD", "LABEL_ACCESS_TOKEN",
 ]  # fmt: skip
 HARMLESS = [
     "TOKENIZERS_PARALLELISM", "TOKENIZER", "TOKENIZER_PATH", "MAX_TOKENS", "NUM_TOKENS",
@@ -41,6 +42,11 @@ HARMLESS = [
     "BYPASS", "TRESPASS", "PASSTHROUGH", "SURPASS", "PWD_CHECK", "UPWARD", "DISK", "TASK", "MASK",
     "RISK", "SKIP", "ASSASSIN", "TEXAS", "VISAS", "SASS_VERSION", "SA_MODEL", "JSON", "JSON_PATH",
     "CONN_TIMEOUT", "CONNECTIONS", "STRING", "SHARED_MEMORY", "ACCESS_MODE", "SIGNATURE_SIZE",
+    "MASK_TOKEN", "PAD_TOKEN", "CLS_TOKEN", "SEP_TOKEN", "EOS_TOKEN", "SPECIAL_TOKENS",
+    "SSH_AUTH_SOCK", "MASK_TOKEN_PROB", "TOKEN_DROPOUT", "TOKEN_LIMIT", "TEXT_KEY", "LABEL_KEY",
+    "DATA_KEY", "SORT_KEY",
+    "CACHE_KEY", "PRNG_KEY", "PUBLIC_KEY", "PASS_COUNT", "TOKEN_TYPE", "KEY_SIZE", "LOWPASS_RATE",
+    "OAUTHLIB_INSECURE_TRANSPORT", "labelKey", "BOS_TOKEN_ID", "JOIN_KEYS", "PASSWORD_LENGTH",
     "STORAGE", "PWM", "SPIN_COUNT", "PIN_MEMORY", "DATASEED", "BASIC",
 ]  # fmt: skip
 VALUES = [
@@ -76,6 +82,8 @@ PLAIN = [
     "dsk_abc", "/a/task_gsk/b", "https://x/hf-mirror", "npm_config",
     "risk_test_set", "monkey=1",
     "keyboard=us", "--xla_dump_to=/x", "SG", "AKIA", "xoxo", "https://host/sk-learn",
+    "sk-SK", "sk-learn", "hf_transfer", "hf_models/bert", "sk-SK.UTF-8", "pypi-mirror",
+    "hf_bert_v2",
 ]  # fmt: skip
 
 
@@ -88,7 +96,29 @@ def test_a_name_of_secrets_is_refused(name):
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_harmless_name_passes(name):
-    assert job(env=((name, "1"),)).env == ((name, "1"),)
+    assert job(env=((name, "hunter2"),)).env == ((name, "hunter2"),)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PAD_TOKEN_ID=0", "HF_HUB_DISABLE_IMPLICIT_TOKEN=1", "DISABLE_AUTH=1", "USE_AUTH=false",
+        "OAUTHLIB_INSECURE_TRANSPORT=1", "MY_TOKEN=[MASK]", "MY_TOKEN=<|endoftext|>", "KEY=label",
+        "X_TOKEN=0.1", "STEP_KEY=42", "USE_PASSWORD=True", "AUTH=basic", "TOKEN=",
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_a_secret_passes_under_an_unclear_name(variable):
+    name, _, value = variable.partition("=")
+    assert job(env=((name, value),)).env == ((name, value),)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["PASSWORD=hunter", "DB_PASS=123456", "API_KEY=abc", "SECRET=word", "TOKEN=1234567890123"],
+)
+def test_a_plain_value_under_a_clear_name_is_refused(variable):
+    with pytest.raises(UserError, match="looks like a secret"):
+        job(env=(tuple(variable.split("=")),))
 
 
 @pytest.mark.parametrize("value", VALUES)
