@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -34,6 +35,12 @@ from bert_jax.workdir.layout import Workdir
 
 SHORTEST: Final = 5  # tokens of an example: room for a token of both texts of a pair of BERT's
 _SHOWN: Final = 10  # labels in the log
+# Keys that follow from others of the task.
+_DECIDED_BY: Final = {
+    "phases[0].steps": "task.epochs",
+    "optimizer.warmup_steps": "task.warmup_share",
+    "evaluation.every_steps": "task.evaluations",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +177,11 @@ class TaskData:
 
     def planned(self, config: Config) -> Config:
         """Returns the configuration with the steps of the task's epochs, its warm-up, and an
-        evaluation and checkpoints in each epoch."""
+        evaluation and checkpoints in each epoch.
+
+        Raises:
+            UserError: the configuration has other numbers for these than its task and the defaults.
+        """
         (phase,) = config.phases
         per_epoch = -(-self.train.rows // phase.batch_size)
         steps = max(1, round(config.task.epochs * per_epoch))
@@ -178,12 +189,20 @@ class TaskData:
         saves = math.ceil(every / config.checkpoint.every_steps)  # for one evaluation
         save_every = math.ceil(every / saves)
         warmup = int(config.task.warmup_share * steps)
-        return dataclasses.replace(
+        planned = dataclasses.replace(
             config.with_steps([steps]),
             optimizer=dataclasses.replace(config.optimizer, warmup_steps=warmup),
             checkpoint=dataclasses.replace(config.checkpoint, every_steps=save_every),
             evaluation=dataclasses.replace(config.evaluation, every_steps=save_every * saves),
         )
+        given, made, default = (flatten(to_dict(each)) for each in (config, planned, Config()))
+        for key, cause in _DECIDED_BY.items():
+            if given[key] not in (made[key], default[key]):
+                raise UserError(
+                    f"config.{key}={given[key]} has no effect: config.{cause}={given[cause]} makes "
+                    f"it {made[key]}; set config.{cause} in its place"
+                )
+        return planned
 
 
 def open_task(config: Config, workdir: Workdir) -> TaskData:

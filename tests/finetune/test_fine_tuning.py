@@ -321,6 +321,13 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (
+            {"phases[0].steps": 4},
+            "config.phases[0].steps=4 has no effect: config.task.epochs=3.0 makes it 30; set "
+            "config.task.epochs in its place",
+        ),
+        ({"optimizer.warmup_steps": 4}, "no effect: config.task.warmup_share=0.1 makes it 3; set"),
+        ({"evaluation.every_steps": 4}, "no effect: config.task.evaluations=1 makes it 10; set"),
+        (
             {"task.name": "regression", "task.data": "TABLE", "task.text": "subject",
              "task.label": "spam"},
             "TABLE: row 2: score 'yes' is not a number",
@@ -336,6 +343,14 @@ def test_what_is_wrong_is_one_line(folder: Path, tmp_path: Path, changes, messag
         finetune(config, tmp_path / "run")
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_steps_that_a_run_has_are_taken_again(folder: Path) -> None:
+    """As `--config=RUN/config.json` gives them."""
+    config = task_config(folder)
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    planned = data.planned(config)
+    assert data.planned(planned) == planned
 
 
 @pytest.mark.slow
