@@ -44,19 +44,30 @@ class Contrast:
         others: ratios over 2 %, such as "31 % more updates"; without `cost`.
         cost: "31 % more FLOPs", if they are more than 5 % more.
         confounds: what differs by more than 5 % and is no consequence of the setting.
+        unknown: runs that did not record what they spent.
     """
 
     others: tuple[str, ...]
     cost: str
     confounds: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def is_attributable(self) -> bool:
+        """Whether a difference is that of the setting alone."""
+        return not self.confounds and not self.unknown
 
     @property
     def text(self) -> str:
         """What a verdict says of it, "" where nothing differs."""
         parts = [f", with {_listed(self.others)}"] if self.others else []
         parts += [f"; costs {self.cost}"] if self.cost else []
-        if self.confounds:
-            parts.append(f"; not attributable to the setting alone: {_listed(self.confounds)}")
+        why = [_listed(self.confounds)] if self.confounds else []
+        if self.unknown:
+            of = f"of {_listed(self.unknown)}, whose metrics.jsonl is not whole"
+            why.append(f"updates and real tokens are not known {of}")
+        if why:
+            parts.append(f"; not attributable to the setting alone: {'; '.join(why)}")
         return "".join(parts)
 
 
@@ -151,22 +162,26 @@ def _with_steps(config: Config, steps: Sequence[int]) -> Config:
     return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
-def measured(workdir: str, run: Run, planned: Spent) -> Spent:
+def measured(workdir: str, run: Run, planned: Spent) -> tuple[Spent, bool]:
     """Returns what a run that was trained to its last step spent, by its own records: the updates
-    that were not skipped, and the real tokens of its batches. Positions and FLOPs follow from the
+    that were not skipped, and the real tokens of its batches; and whether the records are whole,
+    those of every `log_every_steps` to the last. Positions and FLOPs follow from the
     configuration. Without records all is as planned.
     """
     path = Workdir.open(folder(workdir, run)).metrics
     skipped = len(records.read(path, "skipped"))
     steps = tokens = 0.0
+    whole = 0  # steps
     for length, record in _intervals(records.read(path, "train")):
         phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
         if records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
             steps += length
             tokens += length * phase.batch_size * phase.row_tokens * (1 - padding)
+            whole += length if length <= run.config.log_every_steps else 0
     total = run.config.total_steps
     real = tokens * total / steps if steps else planned.real_tokens
-    return dataclasses.replace(planned, steps=total - skipped, real_tokens=real)
+    spent = dataclasses.replace(planned, steps=total - skipped, real_tokens=real)
+    return spent, whole == total
 
 
 def _index(phase: Any, phases: int) -> int:

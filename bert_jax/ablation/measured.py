@@ -36,6 +36,7 @@ class Measured:
     bigram_loss: float
     sources: Sequence[str]
     spent: Spent
+    is_recorded: bool  # updates and real tokens of `spent`, else they are not known
     software: Mapping[str, str]  # package -> version, "devices" -> kind and number
     seconds: float  # that its evaluation took, fine-tuning for tasks included
 

@@ -219,12 +219,13 @@ def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> No
         found = [runs[own.run.name] for own in results.of(name).values()]
         speeds = [own.tokens_per_second for own in found if own.tokens_per_second]
         peaks = [peak for own in found for peak in own.peak_bytes.values()]
+        is_known = not results.unrecorded(name)
         minutes = sum(own.wall_seconds for own in found) / len(found) / 60 if found else 0.0
         rows.append(
             (
                 name,
-                f"{each.steps:,.0f}",
-                f"{each.real_tokens:,.0f}",
+                f"{each.steps:,.0f}" if is_known else "not known",
+                f"{each.real_tokens:,.0f}" if is_known else "not known",
                 f"{each.positions:,.0f}",
                 f"{each.flops:.3g}",
                 f"{minutes:.1f}" if minutes else "",

@@ -69,7 +69,7 @@ def rows_of(results: Results) -> Iterator[dict[str, Any]]:
         if verdict:
             names = {True: "shown", False: "not distinguishable", None: "no verdict"}
             text = names[verdict.shown]
-            if verdict.shown is not None and results.contrast(variant).confounds:
+            if verdict.shown is not None and not results.contrast(variant).is_attributable:
                 text += ", not attributable"
         values = (
             measure, "loss" if what == "loss" else "accuracy", source, variant, found.mean,
@@ -115,6 +115,7 @@ def _values(
                 "measured": dataclasses.asdict(runs[name]),
                 "configuration": description.digest(each.run.config),
                 "plan": plans[name],
+                "recorded": each.is_recorded,
             }
             for name, each in results.measured.items()
         },

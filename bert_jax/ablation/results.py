@@ -129,7 +129,13 @@ class Results:
         """Returns what a variant spent beside what it is compared with, see `Ablation.compared`."""
         variant, other = self.ablation.compared[compared]
         consequences = self.ablation.values.consequences
-        return budget.contrast(self.spent[variant], self.spent[other], consequences)
+        found = budget.contrast(self.spent[variant], self.spent[other], consequences)
+        return dataclasses.replace(found, unknown=self.unrecorded(variant, other))
+
+    def unrecorded(self, *variants: str) -> tuple[str, ...]:
+        """Returns the runs of variants that count and did not record what they spent."""
+        own = (each for variant in variants for each in self.of(variant).values())
+        return tuple(each.run.name for each in own if not each.is_recorded)
 
     def mean(self, variant: str, form: str, key: str) -> float | None:
         """Returns the mean of a metric over the seeds of a variant; None without a run, or where
@@ -290,13 +296,15 @@ def _read_one(
         seconds += of_task["seconds"]
         seconds += _wall_seconds(state.task_folder(workdir, run, measure))
         other += as_planned.of_task_values(dirs, run, measure, record, of_task)
+    spent, is_recorded = budget.measured(workdir, run, planned)
     return Measured(
         run=run,
         forms=values,
         metrics=metrics,
         bigram_loss=about["bigram_loss"],
         sources=about["sources"],
-        spent=budget.measured(workdir, run, planned),
+        spent=spent,
+        is_recorded=is_recorded,
         software=as_planned.software(dirs.of(run)),
         seconds=seconds,
     ), other

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import ablated
@@ -141,6 +142,56 @@ def test_updates_and_tokens_are_those_that_a_run_recorded(tmp_path, store, monke
     assert (own.positions, own.flops) == (planned.positions, planned.flops)
     assert found.measured["span/0"].spent == planned
     assert found.spent["span"].steps == pytest.approx(59)
+
+
+def lines_of(made: MadeRuns, name: str, change: Callable[[list[str]], list[str]]) -> None:
+    path = made.path(name) / "metrics.jsonl"
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
+    "empty": lambda lines: [],
+    "garbage": lambda lines: ["{{{\n"] * len(lines),
+    "cut": lambda lines: lines[:-1],
+    "a line lost": lambda lines: [*lines[:2], *lines[3:]],
+    "the first line lost": lambda lines: lines[1:],
+    "no padding": lambda lines: [line.replace("padding", "x") for line in lines],
+    "skipped alone": lambda lines: [records.line("skipped", 3, 0, {})],
+}
+UNKNOWN = "updates and real tokens are not known of {}, whose metrics.jsonl is not whole"
+
+
+@pytest.mark.parametrize("damage", ["missing", *DAMAGES])
+def test_a_verdict_says_that_what_runs_spent_is_not_known(damage, tmp_path, store, monkeypatch):
+    made = MadeRuns(tmp_path, store, monkeypatch)
+    (before,) = sentences.verdicts(made.results())
+    for name in ("token/2", "span/1"):
+        if damage == "missing":
+            (made.path(name) / "metrics.jsonl").unlink()
+        else:
+            lines_of(made, name, DAMAGES[damage])
+    found = made.results()
+    assert found.excluded == {}
+    (line,) = sentences.verdicts(found)
+    assert line == f"{before[:-1]}{NOT_ALONE}{UNKNOWN.format('span/1 and token/2')}."
+    judged = [row for row in report.rows_of(found) if row["verdict"] != "exploratory"]
+    assert [row["verdict"].endswith(", not attributable") for row in judged] == [True]
+    report.write(found, {str(store.path): store})
+    page = html.unescape((made.workdir / "report.html").read_text())
+    assert line in page
+    spent = page.split("What each run spends")[1].split("</table>")[0]
+    assert spent.count("not known") == 4
+    runs = json.loads((made.workdir / "report.json").read_text())["runs"]
+    assert [name for name, own in runs.items() if not own["recorded"]] == ["span/1", "token/2"]
+
+
+def test_confounds_that_are_known_are_said_beside_what_is_not(tmp_path, store):
+    found = with_steps(made_results(tmp_path, store, {"a": -0.1}), "a", 1.33)
+    name = "a/0"
+    unknown = {name: dataclasses.replace(found.measured[name], is_recorded=False)}
+    found = dataclasses.replace(found, measured={**found.measured, **unknown})
+    (line,) = sentences.verdicts(found)
+    assert line.endswith(f"{NOT_ALONE}updates; {UNKNOWN.format(name)}.")
 
 
 def test_the_plan_says_before_the_runs_what_a_verdict_would_say(tmp_path, store, capsys):

@@ -144,6 +144,7 @@ def made_results(
             bigram_loss=5.5,
             sources=("wiki", "books"),
             spent=planned[run.variant],
+            is_recorded=True,
             software={},
             seconds=1.0,
         )

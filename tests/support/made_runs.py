@@ -15,6 +15,7 @@ from bert_jax.config.files import _execute
 from bert_jax.config.recorded import recorded
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.metrics import records
 from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN, HeldOutForm
 from bert_jax.training.per_example import PerExample
@@ -48,6 +49,7 @@ class MadeRuns:
         known = {"config": recorded(run.config), "data": data, "run_id": f"{number:016x}"}
         known |= {"versions": {"jax": "0.9"}, "devices": {"kind": "cpu", "mesh": {"data": 1}}}
         self._describe(path.parent, known)
+        self.record(run)
         rng = np.random.default_rng(number)
         document = np.repeat(np.arange(DOCUMENTS), EXAMPLES // DOCUMENTS)
         loss = np.random.default_rng(5).gamma(3.0, 2.0, EXAMPLES) + rng.normal(0, 0.1, EXAMPLES)
@@ -67,6 +69,14 @@ class MadeRuns:
         per_example.write(f"{path.parent}.npz", dict.fromkeys(forms, one), about)
         for measure in self.ablation.tasks:
             self._fine_tune(run, measure, f"f{number:015x}")
+
+    def record(self, run: spec.Run) -> None:
+        """Writes the records of a run that spent what was planned."""
+        spent, steps = self.planned[run.variant], run.config.total_steps
+        padding = 1 - spent.real_tokens / spent.positions
+        logged = range(run.config.log_every_steps, steps + 1, run.config.log_every_steps)
+        lines = [records.line("train", step, 0, {"padding": padding}) for step in logged]
+        (self.path(run.name) / "metrics.jsonl").write_text("".join(lines))
 
     def _fine_tune(self, run: spec.Run, measure: str, run_id: str) -> None:
         values, place = (
