@@ -1,7 +1,7 @@
 """Reads the tokenizer in a folder of transformers, in any of the forms in which they are saved."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,26 @@ _SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R and CamemBERT renumber its i
 _CODES = "bpe.codes"
 # The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
 # of Japanese and Chinese models.
-_WORDPIECE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
-_ROBERTA = "RobertaTokenizer"
+_WORDPIECE = tuple(
+    f"{name}Tokenizer"
+    for name in ("Bert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert")
+)
+# The classes that apply the settings of a tokenizer_config.json to what a tokenizer.json says, in
+# transformers 4 and 5. `_AS_STORED` do not; of others releases differ, or it is not known.
+_NORMALIZING = (*_WORDPIECE, "FunnelTokenizer", "MPNetTokenizer", "SplinterTokenizer")
+_PREFIXING = tuple(
+    f"{name}Tokenizer"
+    for name in ("Roberta", "Bart", "Deberta", "GPT2", "LED", "Longformer", "Luke", "Mvp")
+)
+_AS_STORED = ("PreTrainedTokenizer", "TokenizersBackend")
 # Its tokenizer.json says that it splits text as BERT's does, because none can describe jieba.
 _JIEBA = "RoFormerTokenizer"
 # The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
-_NORMALIZER = {"strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 
 
 def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
@@ -43,7 +57,7 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     """
     values = _settings(folder, sums)
     check_keys(values, TOKENIZER_KEYS, folder / _CONFIG)
-    for name in ("do_lower_case", "add_prefix_space", "split_special_tokens", *_NORMALIZER):
+    for name in ("add_prefix_space", "split_special_tokens", *_NORMALIZER):
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{folder / _CONFIG}: {name}={shown(value)} should be true or false")
     kind = _class(folder, values, sums)
@@ -55,7 +69,8 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
         with checked_file(folder, "tokenizer.json", sums):
             read = Tokenizer.load(folder / "tokenizer.json")
-        tokenizer = with_settings(read, values, kind)
+        tokenizer = _with_settings(read, values, kind, folder)
+        _say_defaults(tokenizer, values, kind, folder)
     else:
         tokenizer = _read_older(folder, values, kind, sums)
     found = with_added_tokens(tokenizer, folder, values, sums)
@@ -109,7 +124,7 @@ def _class(folder: Path, values: Mapping[str, Any], sums: Sums) -> Any:
 
 def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokenizer:
     """Reads a vocab.txt with the settings of a tokenizer_config.json."""
-    if not (kind is None or (isinstance(kind, str) and kind in _WORDPIECE)):
+    if not (kind is None or kind in _WORDPIECE):
         raise UserError(
             f"{file}: tokenizer_class={shown(kind)} does not split text as BERT's does; save the "
             "tokenizer as tokenizer.json"
@@ -117,7 +132,7 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokeniz
     tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
     if values.get("do_lower_case") is None:
         say_casing(file, tokenizer)
-    return with_settings(tokenizer, values, kind)
+    return _with_settings(tokenizer, values, kind, file.parent)
 
 
 def say_casing(file: Path, tokenizer: Tokenizer) -> None:
@@ -130,27 +145,55 @@ def say_casing(file: Path, tokenizer: Tokenizer) -> None:
     logger.info("%s: nothing beside it says do_lower_case: %s", file, how)
 
 
-def with_settings(tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any) -> Tokenizer:
+def _with_settings(
+    tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any, folder: Path
+) -> Tokenizer:
     """Returns a tokenizer with the settings of a tokenizer_config.json, which hold before those of
-    a tokenizer.json where the class is BERT's or RoBERTa's."""
-    spec = json.loads(tokenizer.json)
-    before = json.dumps(spec)
-    normalizer, splitter = spec.get("normalizer") or {}, spec.get("pre_tokenizer") or {}
-    is_bert = kind is None or (isinstance(kind, str) and kind in _WORDPIECE)
-    if is_bert and normalizer.get("type") == "BertNormalizer":
-        normalizer |= {
-            own: values[name]
-            for name, own in (*_NORMALIZER.items(), ("do_lower_case", "lowercase"))
-            if values.get(name) is not None
-        }
-    prefix = values.get("add_prefix_space")
-    if kind == _ROBERTA and splitter.get("type") == "ByteLevel" and prefix is not None:
-        for part in (splitter, spec["post_processor"] or {}):
-            if "add_prefix_space" in part:
-                part["add_prefix_space"] = prefix
-    if json.dumps(spec) == before:
+    a tokenizer.json where the class applies them; UserError if whether it does is not known."""
+    if kind in _AS_STORED:
         return tokenizer
+    spec, changed = json.loads(tokenizer.json), False
+    for classes, part, name, own in _settings_in(spec):
+        value, stored = values.get(name), part.get(own)
+        if value is None or value == stored:
+            continue
+        if not (kind is None or kind in classes):
+            raise UserError(
+                f"{folder / _CONFIG}: {name}={shown(value)}, but tokenizer.json has "
+                f"{own}={shown(stored)}, and bert-jax does not know which of them {shown(kind)} "
+                "takes; make them equal"
+            )
+        part[own], changed = value, True
+    if not changed:
+        return tokenizer
+    processor = spec.get("post_processor") or {}
+    if "add_prefix_space" in processor:
+        processor["add_prefix_space"] = spec["pre_tokenizer"].get("add_prefix_space")
     return Tokenizer(json_bytes(spec), name="tokenizer.json")
+
+
+def _settings_in(spec: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str, str]]:
+    """Yields the settings that a tokenizer.json has: the classes that apply them, its part with
+    one, and the names in a tokenizer_config.json and there."""
+    normalizer, splitter = spec.get("normalizer") or {}, spec.get("pre_tokenizer") or {}
+    if normalizer.get("type") == "BertNormalizer":
+        for name, own in _NORMALIZER.items():
+            yield _NORMALIZING, normalizer, name, own
+    if splitter.get("type") == "ByteLevel":
+        yield _PREFIXING, splitter, "add_prefix_space", "add_prefix_space"
+
+
+def _say_defaults(tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any, folder: Path) -> None:
+    """Logs where a tokenizer.json differs from what the classes do without a setting."""
+    for classes, part, name, own in _settings_in(json.loads(tokenizer.json)):
+        stored = part.get(own)
+        default = part.get("lowercase") if name == "strip_accents" else name in _NORMALIZER
+        is_usual = stored == default or (name == "strip_accents" and stored is None)
+        if values.get(name) is None and (kind is None or kind in classes) and not is_usual:
+            logger.info(
+                "%s: nothing beside it says %s: %s, as it says; transformers takes %s",
+                folder / "tokenizer.json", name, shown(stored), shown(default),
+            )  # fmt: skip
 
 
 def _read_fast_bpe(folder: Path, kind: Any, sums: Sums) -> Tokenizer:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.convert.stored_tokenizer import read_tokenizer
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.errors import UserError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -147,3 +148,139 @@ def test_a_bpe_of_characters_gives_the_ids_of_transformers(tmp_path):
     assert list(ours.special) == theirs.convert_tokens_to_ids(
         ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     )
+
+
+CASED = ("hello", "Hello", "cafe", "café", "Café", "Cafe", "東", "京", "東京")
+APPLY = [
+    "Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "Lxmert", "MobileBert", "MPNet",
+    "SqueezeBert", "Splinter",
+]  # fmt: skip
+SETTINGS: list[dict[str, object]] = [
+    {"do_lower_case": False},
+    {"do_lower_case": True},
+    {"do_lower_case": False, "strip_accents": True},
+    {"do_lower_case": True, "tokenize_chinese_chars": False},
+]
+
+
+def write_json(folder: Path, lowercase: bool, **settings: object) -> None:
+    """A tokenizer.json beside these settings."""
+    write(folder, *CASED, do_lower_case=False)
+    spec = json.loads(read_tokenizer(folder, None).json)
+    spec["normalizer"]["lowercase"] = lowercase
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def pieces(folder: Path, text: str = f"Hello {TEXT}") -> list[str]:
+    tokenizer = read_tokenizer(folder, None)
+    return [*map(tokenizer.token, tokenizer.encode_texts([text])[0])]
+
+
+@pytest.mark.parametrize("name", [*APPLY, "MobileBertTokenizerFast", None])
+def test_settings_hold_before_a_tokenizer_json(name, tmp_path):
+    kind = (
+        {"tokenizer_class": name if name.endswith("Fast") else f"{name}Tokenizer"} if name else {}
+    )
+    write_json(tmp_path, True, do_lower_case=False, **kind)
+    assert pieces(tmp_path) == ["Hello", "Café", "東", "京"]
+    write_json(tmp_path, False, do_lower_case=True, tokenize_chinese_chars=False, **kind)
+    assert pieces(tmp_path) == ["hello", "cafe", "東京"]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", [*APPLY, "PreTrained"])
+def test_they_hold_as_in_transformers(name, settings, lowercase, tmp_path):
+    from transformers import AutoTokenizer
+
+    kind = f"{name}Tokenizer{'Fast' if name == 'PreTrained' else ''}"
+    write_json(tmp_path, lowercase, tokenizer_class=kind, **settings)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    wanted = theirs(f"Hello {TEXT}", add_special_tokens=False)["input_ids"]
+    assert pieces(tmp_path) == theirs.convert_ids_to_tokens(wanted)
+
+
+@pytest.mark.parametrize("kind", ["ConvBertTokenizer", "OwnTokenizerFast", ["BertTokenizer"]])
+def test_settings_of_a_class_that_may_ignore_them_must_be_those_of_the_tokenizer_json(
+    kind, tmp_path
+):
+    write_json(tmp_path, True, tokenizer_class=kind, do_lower_case=False)
+    with pytest.raises(
+        UserError, match=r"do_lower_case=False, but tokenizer\.json has lower"
+    ) as error:
+        read_tokenizer(tmp_path, None)
+    assert "\n" not in str(error.value)
+    write_json(tmp_path, True, tokenizer_class=kind, do_lower_case=True)
+    assert pieces(tmp_path) == ["hello", "cafe", "東", "京"]
+
+
+PREFIX = ["Roberta", "Bart", "Deberta", "GPT2", "LED", "Longformer", "Luke", "Mvp"]
+SPECIAL = {
+    "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>",
+    "pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>",
+}  # fmt: skip
+
+
+def write_bytes(folder: Path, prefix: bool, **settings: object) -> None:
+    """A tokenizer.json of a BPE of bytes beside these settings."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trainer = ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer.train_from_iterator(["hello hello a hello"], vocab_size=270, special_tokens=specials)
+    trainer.save_model(str(folder))
+    data = from_files(folder / "vocab.json", folder / "merges.txt", add_prefix_space=prefix)
+    (folder / "tokenizer.json").write_bytes(data)
+    (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL | settings))
+
+
+@pytest.mark.parametrize("name", [*PREFIX, None])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_space_before_a_text_is_set_beside_a_tokenizer_json(prefix, name, tmp_path):
+    kind = {"tokenizer_class": f"{name}Tokenizer"} if name else {}
+    write_bytes(tmp_path, not prefix, add_prefix_space=prefix, **kind)
+    assert pieces(tmp_path, "hello") == (["Ġhello"] if prefix else ["hello"])
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", [*PREFIX, "PreTrained"])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_it_is_set_as_in_transformers(prefix, name, tmp_path):
+    from transformers import AutoTokenizer
+
+    kind = f"{name}Tokenizer{'Fast' if name == 'PreTrained' else ''}"
+    write_bytes(tmp_path, not prefix, add_prefix_space=prefix, tokenizer_class=kind)
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    wanted = theirs("hello", add_special_tokens=False)["input_ids"]
+    assert pieces(tmp_path, "hello") == theirs.convert_ids_to_tokens(wanted)
+
+
+@pytest.mark.parametrize("name", ["Blenderbot", "Own"])
+def test_a_class_that_may_not_set_it_is_one_line(name, tmp_path):
+    write_bytes(tmp_path, False, add_prefix_space=True, tokenizer_class=f"{name}Tokenizer")
+    with pytest.raises(UserError, match=r"add_prefix_space=True, but tokenizer\.json") as error:
+        read_tokenizer(tmp_path, None)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, ["do_lower_case: False, as it says; transformers takes True"]),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, []),
+        ({"do_lower_case": False}, []),
+    ],
+)
+def test_what_transformers_does_without_a_setting_is_said(settings, said, tmp_path, caplog):
+    write_json(tmp_path, False, **settings)
+    with caplog.at_level("INFO"):
+        caplog.clear()
+        assert pieces(tmp_path)[0] == "Hello"
+    assert [line.partition("nothing beside it says ")[2] for line in caplog.messages] == said

@@ -14,8 +14,10 @@ NAMED_TOKENS: Final = (
 TOKENIZER_KEYS: Final[tuple[Entry, ...]] = (
     read("tokenizer_class", "the class, without Fast at its end"),
     read("do_lower_case strip_accents tokenize_chinese_chars",
-         "of BERT's classes, also beside a tokenizer.json"),
-    read("add_prefix_space", "of RoBERTa's class, also beside a tokenizer.json"),
+         "of BERT's classes, also beside a tokenizer.json; of a class of which that is not known, "
+         "they must be as there"),
+    read("add_prefix_space",
+         "of RoBERTa's and GPT-2's classes, also beside a tokenizer.json; of others, as there"),
     read("cls_token sep_token pad_token unk_token mask_token",
          "must be the tokens of BERT or of RoBERTa"),
     refused("add_bos_token add_eos_token", "other special tokens around a text", None, False),
