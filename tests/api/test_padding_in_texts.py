@@ -96,3 +96,24 @@ def test_other_models_count_it_as_transformers_does(form, tokenizer, tmp_path):
         wanted = AutoModel.from_pretrained(folder).eval()(ids).last_hidden_state[0].numpy()
     found = bert_jax.load(folder).hidden_states(TEXTS[1])[0]
     np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+def test_with_padding_on_the_left_vectors_are_those_of_texts_without_it(tokenizer, tmp_path):
+    """transformers shifts BERT's positions then, so that its vectors depend on the batch."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = written(tmp_path / "model", tokenizer, {})
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "SHA256SUMS").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}))
+    read, theirs = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        alone = theirs(**read("a b", return_tensors="pt")).last_hidden_state[0].numpy()
+        both = read(["a b", "a b c d"], padding=True, return_tensors="pt")
+        padded = theirs(**both).last_hidden_state[0].numpy()[-len(alone) :]
+    found = bert_jax.load(folder).hidden_states(["a b", "a b c d"])[0]
+    np.testing.assert_allclose(found, alone, atol=2e-5, rtol=0)
+    assert np.abs(found - padded).max() > 1e-2

@@ -5,7 +5,10 @@ from typing import Final
 from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
 
 _PATHS = "where the tokenizer comes from"
-_PADDING = "how rows are padded, which changes no vector"
+_PADDING = (
+    "how rows are padded: a vector is always that of the text without padding, also where "
+    "transformers, with padding on the left, counts it as positions"
+)
 
 NAMED_TOKENS: Final = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
