@@ -152,15 +152,14 @@ def _similarity(a: str, b: str) -> float:
 
 def import_hint(name: str) -> str:
     """Returns the end of an error message about a folder that is not there: how a model of this
-    name on the Hugging Face hub is imported; "" if it cannot be such a name, or is below a folder
-    that is there."""
-    organization, slash, _ = name.partition("/")
-    if not _HUB_NAME.fullmatch(name) or (slash and os.path.isdir(organization)):
+    name on the Hugging Face hub, with or without "hf:", is imported; "" if it cannot be such a
+    name, or is below a folder that is there."""
+    repository = name.removeprefix("hf:")
+    organization, slash, _ = repository.partition("/")
+    if not _HUB_NAME.fullmatch(repository) or (slash and os.path.isdir(organization)):
         return ""
-    return (
-        "; if it is a model on the Hugging Face hub, type: bert-jax convert import "
-        f"--from=hf:{name} --out=…"
-    )
+    of_hub = "import it first" if name != repository else "if it is a model on the Hugging Face hub"
+    return f"; {of_hub}, type: bert-jax convert import --from=hf:{repository} --out=…"
 
 
 def first_few(names: Sequence[str], most: int) -> list[str]:

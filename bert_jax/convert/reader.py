@@ -48,6 +48,12 @@ def read_folder(path: Path) -> StoredModel:
     """
     if not path.is_dir():
         check_not_special(path)
+        if path.suffix == ".zip" and path.is_file():
+            raise UserError(
+                f"{path}: a file; import it first: bert-jax convert import --from={path} --out=…"
+            )
+        if path.is_file():
+            raise UserError(f"{path}: a file; give the folder of a model, such as {path.parent}")
         raise UserError(
             f"{path}: no such folder; give one that `bert-jax convert export` wrote"
             f"{import_hint(str(path))}"

@@ -153,10 +153,8 @@ def local_folder(source: str) -> Iterator[Path]:
         raise UserError(f"{source}: a file, but no zip; give a folder or a zip with a model")
     elif not Path(source).is_dir():
         check_not_special(source)
-        raise UserError(
-            f"{source}: no such folder; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
-            f"{import_hint(source)}"
-        )
+        on_hub = f"; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
+        raise UserError(f"{source}: no such folder{import_hint(source) or on_hub}")
     else:
         yield Path(source)
 

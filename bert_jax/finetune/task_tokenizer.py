@@ -8,9 +8,9 @@ from bert_jax.convert.sentence_encoder import encoder_folder
 from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, import_hint
-from bert_jax.storage.regular_file import check_not_special
+from bert_jax.errors import UserError
 from bert_jax.training import claim
+from bert_jax.training.initial import check_init
 from bert_jax.workdir.layout import Workdir, split_step
 
 
@@ -49,14 +49,8 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
             )
         return Tokenizer.load(config.task.tokenizer)
     path, _ = split_step(config.init)
-    folder = Path(path)
-    if not folder.is_dir():
-        check_not_special(folder)
-        raise UserError(
-            f"config.init={config.init}: no such folder; give that of a run, an import or an export"
-            f"{import_hint(config.init)}"
-        )
-    run = Workdir.open(path)
+    check_init(config.init)
+    folder, run = Path(path), Workdir.open(path)
     if run.checkpoints.is_dir():
         found = Tokenizer.load(str(run.tokenizer))
     else:

@@ -25,10 +25,11 @@ from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, import_hint
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.objectives.registry import learned_by
 from bert_jax.storage.digest import json_digest, sha256
+from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import is_remote
 from bert_jax.training import claim, optimizer_state
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
@@ -84,11 +85,16 @@ class InitialModel:
     read: Callable[[], InitialState]
 
 
-def find_initial(config: Config, workdir: Workdir, data: RunData) -> InitialModel | None:
+def find_initial(
+    config: Config, workdir: Workdir, data: RunData, given: str = ""
+) -> InitialModel | None:
     """Returns the model that `config.init` names, checked against the run; None if it names none.
 
     A run that resumes does not need it any more: if its config.json names the same one, what is
     recorded there is returned and nothing is read.
+
+    Args:
+        given: `config.init` as the user wrote it, for messages.
 
     Raises:
         UserError: no such model, its architecture, vocabulary or optimizer is not that of the run,
@@ -98,21 +104,34 @@ def find_initial(config: Config, workdir: Workdir, data: RunData) -> InitialMode
     source = config.init
     if not source:
         return None
-    if is_remote(source):
-        raise UserError(f"config.init={source}: give a local folder; copy it to every machine")
-    if source.startswith(hub.PREFIX) or Path(source).is_file() or is_google_bert(Path(source)):
-        raise UserError(
-            f"config.init={source}: import it first: bert-jax convert import --from={source} "
-            "--out=…; then give that folder"
-        )
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and recorded["config"].get("init") == source:
         known = recorded["data"]
         digest, step = known.get("init", ""), known.get("init_step", 0)
         origin = recorded.get("init_origin", "")
         return InitialModel(source, digest, step, origin, lambda: _read(config, data))
+    check_init(given or source)
     found = _read(config, data)
     return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
+
+
+def check_init(init: str) -> None:
+    """Raises UserError for a `config.init` that is not a local folder, or of a model that must be
+    imported first."""
+    path = Path(split_step(init)[0])
+    if is_remote(init):
+        raise UserError(f"config.init={init}: give a local folder; copy it to every machine")
+    if init.startswith(hub.PREFIX) or Path(init).is_file() or is_google_bert(path):
+        raise UserError(
+            f"config.init={init}: import it first: bert-jax convert import --from={init} "
+            "--out=…; then give that folder"
+        )
+    if not path.is_dir():
+        check_not_special(path)
+        raise UserError(
+            f"config.init={init}: no such folder; give that of a run, an import or an export"
+            f"{import_hint(init)}"
+        )
 
 
 def _check_keys(config: Config) -> None:

@@ -12,7 +12,6 @@ import jax
 
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
-from bert_jax.convert import hub
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
@@ -108,8 +107,9 @@ def prepare(
     """
     claim.check_before_start(workdir, config)
     data = open_data(config)
-    config = dataclasses.replace(data.configured(config), init=_from_any_folder(config.init))
-    initial = find_initial(config, workdir, data)
+    given = config.init
+    config = dataclasses.replace(data.configured(config), init=from_any_folder(given))
+    initial = find_initial(config, workdir, data, given)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
     # All phases are planned now, so that an error in a late phase does not appear after a week.
@@ -150,11 +150,6 @@ def prepare(
     program = make_step_functions(config, mesh, phases[0].data.held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, data, program, mesh, phases, description, job, initial)
-
-
-def _from_any_folder(path: str) -> str:
-    """Returns the path to record: absolute, so that commands find it from any folder."""
-    return path if path.startswith(hub.PREFIX) else from_any_folder(path)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

@@ -228,6 +228,9 @@ def test_a_checkpoint_of_objects_is_one_line(state, tmp_path, capsys):
         ["embed", "--model=org/bert", "--input=lines.txt", "--out=v.npy"],
         ["convert", "import", "--from=org/bert", "--out=out"],
         ["convert", "verify", "org/bert", "org/bert"],
+        ["fill", "--model=hf:org/bert", "a [MASK]"],
+        ["embed", "--model=hf:org/bert", "--input=lines.txt", "--out=v.npy"],
+        ["data", "build", "--source=lines:lines.txt", "--tokenizer=hf:org/bert", "--out=store"],
         ["data", "build", "--source=lines:lines.txt", "--tokenizer=org/bert", "--out=store"],
     ],
     ids=lambda words: " ".join(words[:2]),
@@ -237,7 +240,7 @@ def test_the_command_in_the_message_imports_the_model(words, folder, tmp_path, m
     Path("lines.txt").write_text("w1 w2\n")
     assert cli.main(words) == FAILED
     line = capsys.readouterr().err
-    assert line.count("\n") == 1
+    assert line.count("\n") == line.count("hub") + line.count("import it first") == 1
     command = re.search(r"type: bert-jax (convert import --from=hf:org/bert --out=)…", line)
     assert command, line
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -257,3 +260,12 @@ def test_a_path_that_is_no_name_has_no_such_command(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="no such folder") as error:
             bert_jax.load(path)
         assert "hf:" not in str(error.value)
+
+
+def test_a_file_in_place_of_a_folder_is_said_to_be_one(folder):
+    for name in ("model.safetensors", "tokenizer.json"):
+        with pytest.raises(UserError, match=rf"{name}: a file; give the folder of a model"):
+            bert_jax.load(folder / name)
+    (folder / "model.zip").write_bytes(b"")
+    with pytest.raises(UserError, match=r"model.zip: a file; import it first: bert-jax convert"):
+        bert_jax.load(folder / "model.zip")

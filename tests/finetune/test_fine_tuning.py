@@ -318,6 +318,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
+        ({"init": "hf:org/bert"}, "config.init=hf:org/bert: import it first: bert-jax convert"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (

@@ -127,12 +127,32 @@ def test_a_model_is_continued_resumed_and_exported(
     assert "run: is the input, which it would replace" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["org/bert", "bert", "hf:org/bert"])
+def test_a_name_of_the_hub_is_named_as_given_and_with_its_import(
+    name: str,
+    store: TokenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words_of(store, Path(name), tmp_path / "run")) == FAILED
+    said = capsys.readouterr().err
+    assert f"error: config.init={name}: " in said
+    command = f"bert-jax convert import --from=hf:{name.removeprefix('hf:')} --out=…"
+    assert (
+        said.count(command)
+        == said.count("\n")
+        == said.count("import it first") + ("if it is a model" in said)
+    )
+
+
 def test_a_model_that_is_absent_is_one_line(
     store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert cli.main(words_of(store, tmp_path / "absent", tmp_path / "run")) == FAILED
     said = capsys.readouterr().err
-    assert f"error: {tmp_path / 'absent'}: no such folder" in said
+    assert f"error: config.init={tmp_path / 'absent'}: no such folder" in said
     assert said.count("\n") == 1
 
 
