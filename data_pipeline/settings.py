@@ -29,6 +29,14 @@ class Within:
         return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
 
 
+# What names in other programs mean here; "" for one that is spelled like another function.
+_MEANING = {
+    "gelu_python": "gelu", "gelu_erf": "gelu",
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh"), "gelu_tanh"),
+    "gelu_python_tanh": "gelu_tanh",
+    **dict.fromkeys(("relu", "selu", "elu", "celu", "silu", "geglu", "quick_gelu", "gelu_10"), ""),
+    "leaky_relu": "", "relu2": "", "relu6": "", "prelu": "",
+}  # fmt: skip
 Whole = Annotated[int, Within(0, 2**31 - 1)]
 Words = Annotated[int, Within(1, 512)]
 Share = Annotated[float, Within(0, 1)]
@@ -72,7 +80,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise UserError(f"{where}={shown(value)}{nearest(str(value)[:80], choices)}")
+            meant = _MEANING.get(str(value), str(value)[:80])
+            raise UserError(f"{where}={shown(value)}{nearest(meant, choices)}")
         return value
     if origin is not None or hint is Any:
         return value

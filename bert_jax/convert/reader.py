@@ -63,6 +63,11 @@ def read_folder(path: Path) -> StoredModel:
             f"{path}: the folder of a pretraining run; export it first: "
             f"bert-jax convert export --workdir={path} --out=…"
         )
+    if (path / "manifest.json").is_file() and (path / "held_out").is_dir():
+        raise UserError(
+            f"{path}: a token store, which has no model; train one: "
+            f"bert-jax pretrain --config.data.store={path} --workdir=…"
+        )
     check_links(path)
     sums = checksums.read(path)
     parts = read_parts(path, sums)

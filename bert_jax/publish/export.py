@@ -232,11 +232,14 @@ def _is_export(out: epath.Path) -> bool:
     says. False without it, as those who change an export on purpose remove it."""
     names = {entry.name for entry in out.iterdir()}
     others = {name for name in names - _FILES if not _written(name)}
-    if others or not is_export(Path(out)):
-        return False
-    sums = checksums.read(Path(out))
+    sums = checksums.read(Path(out)) if is_export(Path(out)) else None
     if sums is None:
         return False
+    if others:
+        raise UserError(
+            f"{out / min(others)}: is not of the export in this folder; move it away or give a new "
+            "folder"
+        )
     for path in sorted(Path(out).rglob("*")):  # those in folders of parts, too
         name = path.relative_to(out).as_posix()
         if name == SUMS or (path.is_dir() and not path.is_symlink()):

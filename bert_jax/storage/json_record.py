@@ -75,14 +75,34 @@ def _differing_key(value: Mapping[str, Any], name: str, form: Form, where: str) 
     return "" if name.endswith("?") else f"{where}.{key}"
 
 
-def parse(data: bytes | str, form: Form = object) -> Any:
-    """Returns a JSON value. data: text, or its bytes in UTF-8 without a byte order mark.
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise _RepeatedKeyError(f"has the key {ascii(repeated)[:40]} twice")
+    return found
+
+
+def parse(data: bytes | str, form: Form = object, *, unique: bool = False) -> Any:
+    """Returns a JSON value.
+
+    Args:
+        data: text, or its bytes in UTF-8 without a byte order mark.
+        unique: an object has no key twice.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or has another form.
+        ValueError: it is not JSON, is nested too deeply, has another form, or a key twice.
     """
     try:
-        value = json.loads(data if isinstance(data, str) else data.decode())
+        hook = _unique if unique else None
+        value = json.loads(data if isinstance(data, str) else data.decode(), object_pairs_hook=hook)
+    except _RepeatedKeyError:
+        raise
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except JSON_ERRORS as error:

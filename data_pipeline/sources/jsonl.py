@@ -49,7 +49,7 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
             continue
         where = _Place(part, number)
         try:
-            row = json_record.parse(line)
+            row = json_record.parse(line, unique=True)
             problem = "" if isinstance(row, dict) else "not a JSON object, such as {…}"
         except ValueError as error:
             problem = str(error)

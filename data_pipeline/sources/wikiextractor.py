@@ -33,13 +33,15 @@ MARKUP = False
 OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
-_HEADER = r'<doc(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>'
+_HEADER = r'<(?i:doc)(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>'
 _OPEN = re.compile(rf"{_HEADER}\s*")
 # A title may have quotation marks, and other attributes after it.
 _TITLE = re.compile(r'\stitle="(.{0,1000}?)"(?=(?:\s+[\w:.-]+="[^"]*")*+$)')
 # A header at the start of a line; within one it needs two attributes, or the end of a block before
 # it: a text may quote an element.
-_ANOTHER = re.compile(rf'\s*{_HEADER}|.*?<doc(?:\s+[\w:.-]+="[^"\n]*"){{2}}|.*?</doc>.*<doc\s')
+_ANOTHER = re.compile(
+    rf'\s*{_HEADER}|.*?<(?i:doc)(?:\s+[\w:.-]+="[^"\n]*"){{2}}|.*?</(?i:doc)>.*<(?i:doc)\s'
+)
 _CLOSE = "</doc>"
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz|\.zst)?")
 
@@ -85,16 +87,16 @@ def _plain_articles(path: Path) -> Iterator[Document]:
                 )
             title, first = _title(opened), number
             continue
-        if "<doc" in line and _ANOTHER.match(line):
+        if "<doc" in line.lower() and _ANOTHER.match(line):
             raise UserError(
                 f"{path}: line {number} begins an article inside {title!r} of line {first}, which "
                 f"no {_CLOSE} ends; extract or copy it again"
             )
         ended = line.rstrip()
-        if not ended.endswith(_CLOSE):
+        if not ended.lower().endswith(_CLOSE):
             text.append(line)
             continue
-        if last := ended.removesuffix(_CLOSE).rstrip():
+        if last := ended[: -len(_CLOSE)].rstrip():
             text.append(last)
         yield Document("\n".join(text), title)
         first, text = 0, []
@@ -127,7 +129,7 @@ def _json_articles(path: Path) -> Iterator[Document]:
 def _object(line: str) -> dict[str, Any]:
     """Parses a JSON object; returns an empty one if the line is not a JSON object."""
     try:
-        value = json_record.parse(line)
+        value = json_record.parse(line, unique=True)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -161,6 +161,19 @@ def changed(**values: object) -> dict:
         ({"phases": {}}, "config.phases={} should be a list"),
         ({"compute__dtype": "float16"}, "config.compute.dtype='float16'; did you mean bfloat16?"),
         ({"optimizer__name": "adam"}, "config.optimizer.name='adam'; did you mean adamw?"),
+        (
+            {"model__hidden_act": "gelu_python"},
+            "config.model.hidden_act='gelu_python'; did you mean gelu?",
+        ),
+        (
+            {"model__hidden_act": "gelu_accurate"},
+            "config.model.hidden_act='gelu_accurate'; did you mean gelu_tanh?",
+        ),
+        ({"model__hidden_act": "relu"}, "config.model.hidden_act='relu'; valid: gelu, gelu_tanh"),
+        (
+            {"model__hidden_act": "quick_gelu"},
+            "config.model.hidden_act='quick_gelu'; valid: gelu, gelu_tanh",
+        ),
         ({"data__pairing": "nps"}, "config.data.pairing='nps'; did you mean nsp?"),
         (
             {"model__hidden_size": 130, "model__num_attention_heads": 4},

@@ -230,7 +230,7 @@ def test_only_an_export_is_replaced(exported, tokenizer):
     export(params, config, tokenizer, out, card=Card(step=8))
     assert "8 steps" in (out / "README.md").read_text()
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not an export"):
+    with pytest.raises(UserError, match=r"notes\.txt: is not of the export in this folder"):
         export(params, config, tokenizer, out, card=Card())
     assert (out / "notes.txt").read_text() == "mine"
     assert os.listdir(out.parent) == [out.name]

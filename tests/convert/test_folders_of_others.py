@@ -269,3 +269,11 @@ def test_a_file_in_place_of_a_folder_is_said_to_be_one(folder):
     (folder / "model.zip").write_bytes(b"")
     with pytest.raises(UserError, match=r"model.zip: a file; import it first: bert-jax convert"):
         bert_jax.load(folder / "model.zip")
+
+
+def test_a_token_store_in_place_of_a_model_is_said_to_be_one(tmp_path, capsys):
+    (tmp_path / "store/held_out").mkdir(parents=True)
+    (tmp_path / "store/manifest.json").write_text("{}")
+    words = ["convert", "import", f"--from={tmp_path}/store", f"--out={tmp_path}/out"]
+    assert cli.main(words) == FAILED
+    assert f"{tmp_path}/store: a token store, which has no model; train" in capsys.readouterr().err

@@ -259,3 +259,13 @@ def test_packages_are_read_after_the_library_without_their_tests(tmp_path: Path)
 def test_broken_python_is_named(written: Written) -> None:
     with pytest.raises(UserError, match=r"m\.py: cannot be parsed as Python source"):
         written("python", "m.py", "def (:\n")
+
+
+def test_the_tag_of_an_article_may_have_any_case(written: Written) -> None:
+    (found,) = written("wikiextractor", "wiki_00", '<Doc id="1" title="A">\nIt is.\n</DOC>\n')
+    assert (found.text, found.title) == ("It is.", "A")
+
+
+def test_a_key_twice_is_refused(written: Written) -> None:
+    with pytest.raises(UserError, match=r"a\.jsonl:1: has the key 'text' twice; correct the line"):
+        written("jsonl", "a.jsonl", '{"text": "a", "text": "b"}\n')

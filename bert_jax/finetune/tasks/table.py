@@ -124,7 +124,7 @@ def _jsonl_rows(
             dropped[_BLANK] += 1
             continue
         try:
-            values = json_record.parse(line)
+            values = json_record.parse(line, unique=True)
             problem = "" if isinstance(values, dict) else "not a JSON object, such as {…}"
         except ValueError as error:
             problem = str(error)
