@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported import random_params
+from exported import make_run, random_params
 from hub_server import Hub, serve
 from small import model_config
 from tensorflow_bundle import write_google_folder
-from test_convert import make_run
 from test_import import use_endpoint
 
 import bert_jax

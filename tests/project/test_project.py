@@ -79,6 +79,13 @@ def test_every_test_file_has_a_name_of_its_own() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+@for_every([path for path in SOURCES if path.relative_to(ROOT).parts[0] == "tests"])
+def test_a_test_imports_tests_of_its_own_folder_alone(path: Path) -> None:
+    """pytest finds others only after it has collected their folder; what is shared is support."""
+    tests = [name for name in imports_of(path) if name.startswith("test_")]
+    assert not [name for name in tests if not path.with_name(f"{name}.py").exists()]
+
+
 def room_of(path: Path) -> str:
     name = str(path.relative_to(ROOT).with_suffix(""))
     return name if name in ROOMS else str(Path(name).parent)

@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported import random_params
+from exported import leaves, make_run, random_params
 from small import model_config, run_config
-from test_convert import leaves, make_run
 
 import bert_jax
 from bert_jax import cli

@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from exported import random_params
+from exported import make_run, random_params
 from huggingface_hub import ModelCard
 from small import model_config, run_config
 from small_task import task_config
-from test_convert import make_run
 
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, PhaseConfig
