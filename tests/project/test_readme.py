@@ -36,8 +36,9 @@ from bert_jax.config.serialization import flatten, to_dict
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
-# In the order in which they are typed, into one shell and one folder.
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# In the order in which they are typed, into one shell and one folder: a page before those below it.
+DOCS = sorted((ROOT / "docs").rglob("*.md"), key=lambda page: page.with_suffix("").parts)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
