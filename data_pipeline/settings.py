@@ -29,14 +29,14 @@ class Within:
         return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
 
 
-# What names in other programs mean here; "" for one that is spelled like another function.
-_MEANING = {
-    "gelu_python": "gelu", "gelu_erf": "gelu",
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh"), "gelu_tanh"),
-    "gelu_python_tanh": "gelu_tanh",
-    **dict.fromkeys(("relu", "selu", "elu", "celu", "silu", "geglu", "quick_gelu", "gelu_10"), ""),
-    "leaky_relu": "", "relu2": "", "relu6": "", "prelu": "",
-}  # fmt: skip
+@dataclasses.dataclass(frozen=True, eq=False)
+class Meaning:
+    """What names that other programs have for the choices of a `Literal` mean here, for messages;
+    "" for the name of something else that is spelled like a choice."""
+
+    names: Mapping[str, str]
+
+
 Whole = Annotated[int, Within(0, 2**31 - 1)]
 Words = Annotated[int, Within(1, 512)]
 Share = Annotated[float, Within(0, 1)]
@@ -61,8 +61,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     """Returns a value (an int as a float where a float is expected) if its annotation allows it.
 
     Args:
-        hint: a class, a `Literal`, or `Annotated` with a `Within` or a collection of names; values
-            of other annotations are not checked.
+        hint: a class, a `Literal`, or `Annotated` with a `Within`, a `Meaning` of a `Literal`, or a
+            collection of names; values of other annotations are not checked.
         where: the setting, for the message.
 
     Raises:
@@ -71,6 +71,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin is Annotated:
         base, valid = typing.get_args(hint)
+        if isinstance(valid, Meaning):
+            return _chosen(value, base, where, valid.names)
         typed = checked(value, base, where)
         if typed in valid:
             return typed
@@ -78,17 +80,22 @@ def checked(value: Any, hint: Any, where: str) -> Any:
             wrong(value, str(valid), where)
         raise UserError(f"{where}={shown(value)}{nearest(value, valid)}")
     if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            meant = _MEANING.get(str(value), str(value)[:80])
-            raise UserError(f"{where}={shown(value)}{nearest(meant, choices)}")
-        return value
+        return _chosen(value, hint, where, {})
     if origin is not None or hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1000 else wrong(value, "float", where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         wrong(value, hint.__name__, where)
+    return value
+
+
+def _chosen(value: Any, hint: Any, where: str, names: Mapping[str, str]) -> Any:
+    """Returns a choice of a `Literal`; UserError, which says what was meant, for other values."""
+    choices = typing.get_args(hint)
+    if value not in choices:
+        meant = names.get(str(value), str(value)[:80])
+        raise UserError(f"{where}={shown(value)}{nearest(meant, choices)}")
     return value
 
 

@@ -95,6 +95,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if PLATFORM == "cpu" and item.get_closest_marker("gpu"):
+        pytest.skip("needs a GPU: BERT_JAX_TEST_PLATFORM=cuda")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """pytest-xdist 3.8 marks groups in the ids of tests, and pytest 9.2 ignores that silently."""
     # Else the collector of cycles walks through all modules and tests, again and again.

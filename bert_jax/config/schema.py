@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from bert_jax.config.activations import Activation
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
@@ -67,7 +68,7 @@ class ModelConfig:
     num_hidden_layers: Layers = 12
     num_attention_heads: Heads = 12
     intermediate_size: Width = 3072
-    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf (the 2018 release), or its tanh form
+    hidden_act: Activation = "gelu"  # erf (the 2018 release), or its tanh form
     hidden_dropout_prob: BelowOne = 0.1
     attention_probs_dropout_prob: BelowOne = 0.1
     max_position_embeddings: Positions = 512

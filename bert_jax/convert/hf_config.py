@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from bert_jax.config.activations import ACTIVATIONS
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.config.task_model import TaskModelConfig
@@ -22,16 +23,6 @@ from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
 # Ours -> theirs.
 _ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-# All names of transformers for the two; GELU "10" is clipped, "quick" is another function.
-_ACTS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-}
 _SHARED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
@@ -114,18 +105,18 @@ def from_config_json(
     _check_supported(values, layout, where)
     key = {name: layout.keys.get(name, name) for name in (*_SHARED, *_DEFAULTS, _ACT)}
     act = values.get(key[_ACT], "gelu")
-    if not isinstance(act, str) or act not in _ACTS:
+    if not isinstance(act, str) or act not in ACTIVATIONS:
         # A similar name is another function.
         raise UserError(
-            f"{where}: {key[_ACT]}={shown(act)} is not supported; valid: {', '.join(_ACTS)}"
+            f"{where}: {key[_ACT]}={shown(act)} is not supported; valid: {', '.join(ACTIVATIONS)}"
         )
-    if layout.only_gelu and _ACTS[act] != "gelu":
+    if layout.only_gelu and ACTIVATIONS[act] != "gelu":
         raise UserError(f"{where}: hidden_act={shown(act)}, but the head always computes 'gelu'")
     missing = [key[name] for name in _SHARED if values.get(key[name]) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
     ours = {
-        "hidden_act": _ACTS[act],
+        "hidden_act": ACTIVATIONS[act],
         "pad_vocab_to_multiple_of": 1,
         "layout": layout.layout,
         "position": layout.position,

@@ -18,6 +18,7 @@ from bert_jax.convert.sentence_encoder import (
 from bert_jax.convert.stored_tokenizer import model_max_length, read_tokenizer
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.folders.check import check_files
+from bert_jax.data_pipeline.store.manifest import MANIFEST
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
 from bert_jax.storage.regular_file import check_not_special
@@ -48,12 +49,10 @@ def read_folder(path: Path) -> StoredModel:
     """
     if not path.is_dir():
         check_not_special(path)
-        if path.suffix == ".zip" and path.is_file():
-            raise UserError(
-                f"{path}: a file; import it first: bert-jax convert import --from={path} --out=…"
-            )
         if path.is_file():
-            raise UserError(f"{path}: a file; give the folder of a model, such as {path.parent}")
+            by_import = f"import it first: bert-jax convert import --from={path} --out=…"
+            by_folder = f"give the folder of a model, such as {path.parent}"
+            raise UserError(f"{path}: a file; {by_import if path.suffix == '.zip' else by_folder}")
         raise UserError(
             f"{path}: no such folder; give one that `bert-jax convert export` wrote"
             f"{import_hint(str(path))}"
@@ -63,7 +62,7 @@ def read_folder(path: Path) -> StoredModel:
             f"{path}: the folder of a pretraining run; export it first: "
             f"bert-jax convert export --workdir={path} --out=…"
         )
-    if (path / "manifest.json").is_file() and (path / "held_out").is_dir():
+    if (path / MANIFEST).is_file() and (path / "held_out").is_dir():
         raise UserError(
             f"{path}: a token store, which has no model; train one: "
             f"bert-jax pretrain --config.data.store={path} --workdir=…"

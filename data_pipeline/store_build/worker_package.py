@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import bert_jax
 from bert_jax.data_pipeline.sources import kind_of
 from bert_jax.data_pipeline.store_build.shard_files import Unit
 
@@ -34,7 +33,7 @@ def write_package(folder: Path, units: Sequence[Unit]) -> Path:
     Returns:
         the archive, in `folder`.
     """
-    top = Path(bert_jax.__file__).parent
+    top = Path(__file__).parents[2]  # of bert_jax
     modules = {
         f"bert_jax/{path.relative_to(top).as_posix()}": path
         for pattern in _FILES

@@ -5,12 +5,10 @@ import io
 import zipfile
 from pathlib import Path
 
-import bert_jax
-
 _PACKAGE = "bert_jax"
 _START = f"{_PACKAGE}.launch.tpu.agent.__main__"
 _MAIN = f"import sys\n\nfrom {_START} import main\n\nsys.exit(main())\n"
-_ROOT = Path(bert_jax.__file__).parent
+_ROOT = Path(__file__).parents[2]
 
 
 def agent_archive() -> bytes:

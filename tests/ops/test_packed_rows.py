@@ -18,11 +18,6 @@ S, A, D = 256, 4, 64
 FIRST, SECOND = 100, 120  # tokens of the examples; the rest of each row is padding
 
 
-def _needs_gpu() -> None:
-    if jax.devices()[0].platform != "gpu":
-        pytest.skip("no GPU: BERT_JAX_TEST_PLATFORM=cuda runs this on one")
-
-
 KERNELS = [
     pytest.param(xla.attend, "float32", 1e-5, id="xla"),
     pytest.param(functools.partial(pallas.attend, interpret=True), "float32", 1e-5, id="pallas"),
@@ -67,8 +62,6 @@ def of_the_first(row: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("kernel", "dtype", "tolerance"), KERNELS)
 def test_two_examples_in_a_row_equal_two_rows(kernel: Any, dtype: str, tolerance: float) -> None:
-    if kernel is cudnn.attend:
-        _needs_gpu()
     arrays = two_rows(dtype)
     alone = both_ways(kernel, arrays, np.stack([ids(FIRST), ids(SECOND)]))
     together = both_ways(kernel, tuple(map(packed, arrays)), ids(FIRST, SECOND)[None])
@@ -82,8 +75,6 @@ def test_two_examples_in_a_row_equal_two_rows(kernel: Any, dtype: str, tolerance
 def test_nothing_of_an_example_depends_on_the_other(
     kernel: Any, dtype: str, tolerance: float
 ) -> None:
-    if kernel is cudnn.attend:
-        _needs_gpu()
     row = tuple(map(packed, two_rows(dtype)))
     other = tuple(
         x.at[:, FIRST:].set(y[:, FIRST:])
