@@ -91,7 +91,9 @@ def inputs(tmp_path, command) -> Path:
 
 
 COMMANDS = {
-    "data tokenizer": ("--source=lines:{inputs}/text.txt", "--vocab_size=300", "--out={out}"),
+    "data tokenizer": (
+        "--source=lines:{inputs}/text.txt", "--vocab_size=300", "--out={out}", "--overwrite",
+    ),
     "data build": (
         "--source=lines:{inputs}/text.txt", "--tokenizer={inputs}/tokenizer.json", "--out={out}",
         "--workers=1",

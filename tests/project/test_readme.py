@@ -46,6 +46,7 @@ SMALLEST = (
     "--config.checkpoint.every_steps=2 --config.evaluation.batches=1 "
     "--config.compute.unroll_layers=1"
 )
+FINE_TUNED = SMALLEST.replace("phases[0].steps=4", "task.epochs=0.5")  # epochs decide the steps
 COMPILED = (
     "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=128 "
@@ -119,7 +120,7 @@ TYPED = (
     Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
     Typed("bert-jax ablate report", "", "the same; no run has ended"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
-    Typed("bert-jax finetune", f"{{}} {SMALLEST}", "a smaller model"),
+    Typed("bert-jax finetune", f"{{}} {FINE_TUNED}", "a smaller model, fewer steps"),
     Typed("bert-jax launch slurm run --name", "", "tests/launch/test_slurm_cluster.py has Slurm"),
     Typed("bert-jax launch slurm st", "", "the same"),
     Typed("bert-jax launch tpu", "", "needs a cloud; tests/launch/test_tpu_cloud.py has one"),
