@@ -17,7 +17,7 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.data_pipeline.masking.mode import find_mode
+from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import spread
 from bert_jax.metrics.neighbor_attention import neighbor_metrics
@@ -44,7 +44,7 @@ class HeldOut:
         self._batch_size = eval_config.phases[0].batch_size
         self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
         # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
-        predicted = find_mode(config.data.masking).masks_specials
+        predicted = MODES[config.data.masking].masks_specials
         specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
         self.corpus = Corpus.of(store, specials)
         self._sources, self._split = store.sources, store.held_out

@@ -1,6 +1,5 @@
 """What a kind of masking consists of: two compiled functions, and numbers for them."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data_pipeline.masking.replace import replace_tokens
-from bert_jax.data_pipeline.masking.settings import MODES, MaskingSettings
+from bert_jax.data_pipeline.masking.settings import MaskingSettings
 
 
 def round_half_to_even(rate: float, size: int) -> int:
@@ -51,9 +50,3 @@ class Mode:
     counts_specials: bool = True
     masks_specials: bool = False
     draws_specials: bool = True
-
-
-def find_mode(name: str) -> Mode:
-    """Returns the kind of masking that a module of `MODES` defines."""
-    mode: Mode = importlib.import_module(MODES[name]).MODE
-    return mode

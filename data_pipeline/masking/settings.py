@@ -1,19 +1,23 @@
 """The settings of masking, declared once: as keys of `config.data`. Needs no numba."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from bert_jax.data_pipeline.settings import Inside, Settings, Share, Words
 from bert_jax.errors import UserError
+from bert_jax.extensions.registry import Registry
 
-# The values of `masking` and their files, which define a `MODE` each: a new kind is listed here.
-MODES: Final[dict[str, str]] = {
-    "token": "bert_jax.data_pipeline.masking.tokens",
-    "whole_word": "bert_jax.data_pipeline.masking.words",
-    "ngram": "bert_jax.data_pipeline.masking.ngrams",
-    "span": "bert_jax.data_pipeline.masking.spans",
-    "roberta": "bert_jax.data_pipeline.masking.roberta",
-}
+# The values of `masking`. A new kind is a file that defines a `Mode`, and a row.
+MODES: Final[Registry[Any]] = Registry(
+    "kind of masking",
+    {
+        "token": "bert_jax.data_pipeline.masking.tokens:MODE",
+        "whole_word": "bert_jax.data_pipeline.masking.words:MODE",
+        "ngram": "bert_jax.data_pipeline.masking.ngrams:MODE",
+        "span": "bert_jax.data_pipeline.masking.spans:MODE",
+        "roberta": "bert_jax.data_pipeline.masking.roberta:MODE",
+    },
+)
 SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max-pair-targets)
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking.mode import Mode, find_mode
+from bert_jax.data_pipeline.masking.mode import Mode
 from bert_jax.data_pipeline.masking.replace import cumulative_limits
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.settings import MODES, MaskingSettings
 from bert_jax.data_pipeline.random.counter_rng import threshold
 
 
@@ -36,7 +36,8 @@ class MaskingSpec(MaskingSettings):
 
     @property
     def mode(self) -> Mode:
-        return find_mode(self.masking)
+        mode: Mode = MODES[self.masking]
+        return mode
 
     def predictions(self, seq_length: int) -> np.ndarray:
         """Returns the maximum predictions of an example of 0, 1, … seq_length tokens, specials

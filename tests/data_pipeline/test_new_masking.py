@@ -1,4 +1,4 @@
-"""A new kind of masking is one file with a `MODE`, as this one, and one line of `MODES`."""
+"""A new kind of masking is one file with a `MODE`, as this one, and one row of `MODES`."""
 
 import dataclasses
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from corpus import small_config, small_store
 from masked_examples import SPECIAL, make_example
+from rows import with_row
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
@@ -42,8 +43,9 @@ MODE = Mode(select_every_third, replace_by_mask, wanted=lambda rate, size: -(-si
 
 
 @pytest.fixture(autouse=True)
-def _listed(monkeypatch):
-    monkeypatch.setitem(MODES, "every_third", __name__)
+def _listed():
+    with with_row(MODES, "every_third", MODE):
+        yield
 
 
 def test_it_masks_examples():

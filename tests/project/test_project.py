@@ -19,7 +19,10 @@ SOURCES = sorted(
     path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
 # From the lowest to the highest: a file imports from its own room and from those before it.
-GROUND = ("bert_jax/exit_codes", "bert_jax/errors", "bert_jax/hardware", "bert_jax/storage")
+GROUND = (
+    "bert_jax/exit_codes", "bert_jax/errors", "bert_jax/hardware", "bert_jax/storage",
+    "bert_jax/extensions",
+)  # fmt: skip
 ROOMS = (
     *GROUND,
     "data_pipeline/settings", "data_pipeline/folders", "data_pipeline/random",

@@ -48,9 +48,8 @@ SMALLEST = (
 )
 FINE_TUNED = SMALLEST.replace("phases[0].steps=4", "task.epochs=0.5")  # epochs decide the steps
 COMPILED = (
-    "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 "
-    "--config.model.num_attention_heads=2 --config.model.intermediate_size=128 "
-    "--config.model.vocab_size=128"
+    "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 --config.model."
+    "num_attention_heads=2 --config.model.intermediate_size=128 --config.model.vocab_size=128"
 )
 
 

@@ -1,0 +1,1 @@
+"""How a user adds a kind of masking, a source, an optimizer or a task without a fork."""
