@@ -192,7 +192,7 @@ def _pretrain(config: Config, run: Path) -> None:
 
 
 class Fills(NamedTuple):
-    """What the model makes of words hidden in held-out sentences."""
+    """Predictions for words hidden in held-out sentences."""
 
     shown: list[ShownFill]  # the first few
     rate: str  # how many of all it finds

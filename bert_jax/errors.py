@@ -100,7 +100,8 @@ def line_of(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, NumPy or XLA ran out of memory; XLA's by name, so JAX is not imported."""
+    """Returns whether Python, NumPy or XLA ran out of memory; XLA's by name, so JAX is not
+    imported."""
     of_xla = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
     return isinstance(error, MemoryError) or (of_xla and "RESOURCE_EXHAUSTED" in str(error))
 

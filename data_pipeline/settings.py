@@ -31,8 +31,8 @@ class Within:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Meaning:
-    """What names that other programs have for the choices of a `Literal` mean here, for messages;
-    "" for the name of something else that is spelled like a choice."""
+    """Names in other programs for the choices of a `Literal`, for messages: the choice that each
+    means, "" for the name of something else that is spelled like a choice."""
 
     names: Mapping[str, str]
 

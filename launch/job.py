@@ -173,7 +173,7 @@ class Rendering:
 
 
 def _has_script(folder: epath.Path) -> bool:
-    """Whether `Rendering.write` wrote the files of a folder."""
+    """Returns whether `Rendering.write` wrote the files of a folder."""
     try:
         with open_regular(folder / _SCRIPT) as file:
             return _MARK.encode() in file.read(200)
@@ -197,7 +197,7 @@ class Backend(Protocol):
 
     @property
     def has_image(self) -> bool:
-        """Whether its hosts run the code of an image, so that the bundle leaves it out."""
+        """Returns whether its hosts run the code of an image, so that the bundle leaves it out."""
         ...
 
     def check(self, job: Job) -> None:
@@ -212,7 +212,8 @@ class Backend(Protocol):
         ...
 
     def is_running(self, job: Job) -> bool:
-        """Whether the job exists and has not ended; UserError if another job has its name."""
+        """Returns whether the job exists and has not ended; UserError if another job has its
+        name."""
         ...
 
     def run(self, job: Job) -> int:
@@ -227,7 +228,8 @@ class Backend(Protocol):
         """Writes the output of all processes to standard output, each line once."""
 
     def stop(self, job: JobId) -> None:
-        """Makes the job save and end, and waits until its machines are given back."""
+        """Stops the job gracefully (it saves a checkpoint first) and waits until its machines are
+        released."""
 
     def delete(self, job: JobId) -> None:
         """Stops the job, and removes what was created for it outside the run's own files."""

@@ -67,7 +67,7 @@ class Out:
 
     @property
     def wants(self) -> bool:
-        """Whether there is buffered output to write."""
+        """Returns whether there is buffered output to write."""
         return bool(self._waiting)
 
     @property

@@ -39,7 +39,7 @@ class Process:
         self.pid = self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it ended; it stays a zombie, so that its group id is not reused."""
+        """Returns whether it ended; it stays a zombie, so that its group id is not reused."""
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         return os.waitid(os.P_PID, self.pid, options) is not None
 

@@ -1,4 +1,4 @@
-"""When a job is restarted: two budgets, one for preemptions and one for failures."""
+"""Restart policy: two budgets, one for preemptions and one for failures."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Whether a job is restarted, after how many seconds, and why."""
+    """The decision to restart a job or not: after how many seconds, and why."""
 
     again: bool
     pause: float

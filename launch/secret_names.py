@@ -105,7 +105,7 @@ def _is_name_of_secret(name: str, value: str) -> bool:
 
 
 def _ends(word: str, table: Mapping[str, str]) -> bool:
-    """Whether a word ends as a table says, and is none of the others with this ending."""
+    """Returns whether a word ends as a table says, and is none of the others with this ending."""
     return any(
         one.endswith(ending) and one not in others.split()
         for one in (word, word.removesuffix("s"))

@@ -21,7 +21,7 @@ from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
 from bert_jax.errors import UserError
-from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
@@ -111,9 +111,9 @@ def of_values(ablation: Ablation, run: Run, plan: Record, about: Mapping[str, An
     sources = store.get("sources")  # not in the records of earlier versions
     if sources is not None and about["sources"] != sources:
         found.append(f"sources {', '.join(about['sources'])}, not {', '.join(sources)}")
-    forms = {OWN: HeldOutForm.of(run.config, phase)}
+    forms = {OWN: EvalSetting.of(run.config, phase)}
     for form in map(ablation.form, ablation.texts):
-        forms[form] = HeldOutForm.parse(form, phase.seq_length)
+        forms[form] = EvalSetting.parse(form, phase.seq_length)
     for name, asked in forms.items():
         settings = json.loads(json.dumps(asked.settings()))
         for key, text in _differing(about["forms"][name]["settings"], settings):

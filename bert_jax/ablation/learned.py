@@ -10,7 +10,7 @@ from bert_jax.ablation.measured import Measured, judged, own_objectives
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.statistics import FEWEST_DOCUMENTS, Difference
 from bert_jax.objectives.registry import OBJECTIVES
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 
 
 class Unlearned(NamedTuple):

@@ -19,7 +19,7 @@ from bert_jax.ablation.tasks import is_task
 from bert_jax.metrics import records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.registry import OBJECTIVES
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 from bert_jax.training.per_example import PerExample
 
 REMEDY = "removing its .npz file is enough"

@@ -20,7 +20,7 @@ from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.reporting import plots
 from bert_jax.reporting.html import Page
 from bert_jax.runtime.program import program
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 

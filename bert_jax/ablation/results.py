@@ -29,7 +29,7 @@ from bert_jax.ablation.tasks import is_task
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.storage.reader_errors import VALUE_ERRORS
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 from bert_jax.training.per_example import DamagedValuesError
 from bert_jax.workdir.layout import Workdir
 

@@ -23,7 +23,7 @@ from bert_jax.runtime.console import clock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.locks import FileLock, LockedError
 from bert_jax.storage.remote import is_remote, storage_errors
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
 

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import plan_spec
-from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.training.eval_setting import OWN, EvalSetting
 
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
 _DECIDED: Final = re.compile(r"seed|phases\[\d+\]\.steps")
@@ -206,7 +206,7 @@ def _check_measures(ablation: Ablation) -> None:
     for measure in ablation.texts:
         if measure == OWN:
             raise UserError("config.measures: 'own' differs between variants; it is always shown")
-        form = HeldOutForm.parse(measure, ablation.length)
+        form = EvalSetting.parse(measure, ablation.length)
         reasons: dict[str, UserError] = {}
         for variant in ablation.variants:
             try:

@@ -22,7 +22,7 @@ from bert_jax.exit_codes import NUMBERS
 from bert_jax.metrics import records
 from bert_jax.storage.remote import open_path
 from bert_jax.training import per_example
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 from bert_jax.training.per_example import DamagedValuesError, PerExample
 from bert_jax.workdir.layout import Workdir
 

@@ -1,4 +1,4 @@
-"""What a `Model` compiles: the states of packed texts, vectors of texts, and predictions of masks.
+"""The compiled functions of a `Model`: token states, text vectors, predictions of masks.
 
 Sizes as in model.py. "highest" because accelerators otherwise multiply float32 matrices in lower
 precision, and the outputs are compared with other libraries'.

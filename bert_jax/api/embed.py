@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What is computed.
+    """Settings of the vectors to compute.
 
     Attributes:
         pooling: "none" is one vector a token; None: as the model's folder says, otherwise "mean".
@@ -174,7 +174,7 @@ def _claim(parts: Path, identity: str) -> None:
 
 
 def _has_settings(folder: epath.Path) -> bool:
-    """Whether `_claim` made a folder, or was ended while it did."""
+    """Returns whether `_claim` made a folder, or was ended while it did."""
     try:
         json_record.read(folder / _SETTINGS, {"lines": str, "weights": str, "tokenizer": str})
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the parts of a sentence encoder compute from the states of packed texts.
+"""The parts of a sentence encoder, applied to the token states of packed texts.
 
 As the modules of sentence-transformers (Pooling.py, Dense.py, Normalize.py; commit of release 6.2),
 in float32. Sizes as in model.py.

@@ -28,7 +28,7 @@ class TokenTable:
 
 @dataclass(frozen=True)
 class Format:
-    """How blocks are written.
+    """A file format for blocks of vectors.
 
     Attributes:
         check: raises UserError if a package is missing.

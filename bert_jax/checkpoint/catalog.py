@@ -65,7 +65,7 @@ class CheckpointInfo:
 
     @property
     def criterion(self) -> float | None:
-        """What the best checkpoint has the lowest value of."""
+        """The value by which checkpoints are ranked; the best one has the lowest."""
         return self.loss if self.error is None else self.error
 
 

@@ -278,7 +278,7 @@ class RunCheckpoints:
 
 
 def _is_split(sharding: jax.sharding.Sharding) -> bool:
-    """Whether no single process holds all of an array with this sharding."""
+    """Returns whether no single process holds all of an array with this sharding."""
     return not (sharding.is_fully_addressable or sharding.is_fully_replicated)
 
 

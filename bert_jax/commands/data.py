@@ -80,7 +80,7 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
         "documents where these are at most 0.05)"
     )
     flags.DEFINE_float("held_out_share", None, share, 0, 0.5, flag_values=values)
-    dedup = "leave out documents whose text an earlier one has: exactly, or nearly (MinHash)"
+    dedup = "remove duplicate documents: exact, or near (MinHash)"
     flags.DEFINE_enum("dedup", "none", DEDUP, dedup, flag_values=values)
     strict = "fail instead of skipping files, documents or sentences"
     flags.DEFINE_bool("strict", False, strict, flag_values=values)

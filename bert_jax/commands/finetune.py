@@ -76,7 +76,7 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
     define_input(values, "model", model, locate=model_paths)
-    source = "a file as the task's: .tsv, .csv, .jsonl, CoNLL's or SQuAD's, or the folder of a task"
+    source = "input in the task's format: .tsv, .csv, .jsonl, CoNLL, SQuAD, or the task's folder"
     define_input(values, "input", source)
     out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
     define_output(values, "out", out, predictions)
@@ -85,7 +85,7 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     for name, what in (("text", "text"), ("pair", "second text")):
         column = f"column of the {what} (default: the task's)"
         flags.DEFINE_string(name, None, column, flag_values=values)
-    threshold = "of questions, in place of config.task.null_threshold"
+    threshold = "overrides config.task.null_threshold (SQuAD 2.0)"
     flags.DEFINE_float("null_threshold", None, threshold, flag_values=values)
     nbest = "file of the best answers to each question, SQuAD's nbest_predictions.json"
     define_output(values, "nbest", nbest, predictions)

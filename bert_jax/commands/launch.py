@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Help:
-    """What the help says of a backend.
+    """Words for the help of a backend.
 
     where: it runs a job. options: of an example of `run`. folder: of its store and workdir. place:
     flags by which the other commands find a job, besides its name.
@@ -252,7 +252,9 @@ def _commands(backend: str) -> dict[str, Command]:
             "status", "show where a job stands", _define_id, _status
         ),
         f"launch {backend} logs": command("logs", "print a job's output", _define_logs, _logs),
-        f"launch {backend} stop": command("stop", "make a job save and end", _define_id, _stop),
+        f"launch {backend} stop": command(
+            "stop", "stop gracefully (saves a checkpoint first)", _define_id, _stop
+        ),
         f"launch {backend} delete": command(
             "delete", "stop a job, and remove what was made for it", _define_id, _delete
         ),

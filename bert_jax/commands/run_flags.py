@@ -38,7 +38,7 @@ def define_run(values: flags.FlagValues, kind: FindKind) -> None:
     flags.DEFINE_bool("adopt", False, adopt, flag_values=values)
     traced = "FIRST:END, steps to profile for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)
-    limit = "time after which it has saved and ended with 42, such as 8h30m, to be resumed"
+    limit = "wall-clock limit, such as 8h30m: saves, exits with 42 and can be resumed"
     flags.DEFINE_string("time_limit", None, limit, flag_values=values)
     project = "project of Weights & Biases that metrics are sent to, too"
     flags.DEFINE_string("wandb", None, project, flag_values=values)

@@ -32,7 +32,7 @@ class AblationConfig:
         consequences: of "steps" and "real_tokens", those in which variants may differ because of
             the setting itself, so that a difference between them is still that of the setting.
         measures: forms of held-out text, "single/token,single/span", see
-            `bert_jax/training/held_out_form.py`, and "task/NAME" of `tasks`.
+            `bert_jax/training/eval_setting.py`, and "task/NAME" of `tasks`.
         tasks: (name, settings) of tasks that each run is fine-tuned for, as changes of `glue`.
         primary: the measure on which the variants are judged.
         null: variants may be the same, to see what no difference looks like.
@@ -126,8 +126,8 @@ def check_kind(name: str, values: Mapping[str, Any], *, ablation: bool) -> None:
 
 
 def _is_for_tasks(values: Mapping[str, Any]) -> bool:
-    """Whether a config of one run sets what only tasks have, or rows in which nothing is masked but
-    for the one position that every row has."""
+    """Returns whether a config of one run sets what only tasks have, or rows in which nothing is
+    masked but for the one position that every row has."""
     task, phases = values.get("task") or {}, values.get("phases") or [{}]
     usual = {field.name: field.default for field in dataclasses.fields(TaskConfig)}
     differs = any(value != usual.get(name, value) for name, value in task.items())

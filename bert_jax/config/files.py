@@ -198,7 +198,7 @@ def words_of(values: flags.FlagValues) -> str:
 
 
 def _is_values(path: Path) -> bool:
-    """Whether a config file is read, not executed; UserError if it is neither."""
+    """Returns whether a config file is read, not executed; UserError if it is neither."""
     if path.suffix.lower() not in (".py", *values_file.SUFFIXES):
         raise UserError(f"{path}: a config file must be .py, .yaml, .yml or .json")
     return path.suffix.lower() != ".py"

@@ -241,7 +241,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How the model is computed; affects speed, memory and rounding only."""
+    """Numerics and memory of the computation; affects speed, memory and rounding only."""
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of activations; parameters stay float32
     unroll_layers: Whole = 0  # layers per scan iteration; 0 = all (no scan)

@@ -51,7 +51,7 @@ class _Row(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How far two models differ in one place."""
+    """A difference between two models in one place."""
 
     where: str
     value: float
@@ -59,7 +59,7 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
         outputs: of each output that both models have, in the order in which they are computed:

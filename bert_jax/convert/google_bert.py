@@ -43,7 +43,7 @@ _NAMES = (  # parts of its names and of transformers', in order
 
 @dataclass(frozen=True)
 class StoredAdam:
-    """What AdamWeightDecayOptimizer of google-research/bert needs to take the next update.
+    """State of the AdamWeightDecayOptimizer of google-research/bert: moments and step.
 
     Attributes:
         moments: first and second; their tensors have transformers' names, as in `StoredModel`.
@@ -55,8 +55,8 @@ class StoredAdam:
 
 
 def is_google_bert(folder: Path) -> bool:
-    """Whether the folder holds a model of google-research/bert, and not, beside its settings, only
-    a copy for transformers."""
+    """Returns whether the folder holds a model of google-research/bert, and not, beside its
+    settings, only a copy for transformers."""
     if not (folder / CONFIG).is_file():
         return False
     return any(folder.glob("*.index")) or not (folder / "config.json").is_file()

@@ -76,7 +76,7 @@ class FolderPart(NamedTuple):
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """What becomes of the states of a text's tokens.
+    """Modules that turn the token states of a text into one vector.
 
     Attributes:
         parts: a pool and the layers after it.
@@ -162,7 +162,7 @@ def encoder_folder(folder: Path, sums: Sums) -> tuple[Path, Sums]:
 
 
 def _is_of_a_release(kind: str) -> bool:
-    """Whether a class is in a package in which some release has the classes of parts."""
+    """Returns whether a class is in a package in which some release has the classes of parts."""
     module, _, name = kind.rpartition(".")
     package, _, last = module.rpartition(".")
     own_module = package in _PACKAGES and last.replace("_", "") == name.lower()

@@ -177,7 +177,7 @@ def _naming(source: str, temporary: Path) -> Iterator[None]:
 
 
 def _is_zip(source: str) -> bool:
-    """Whether a path is a zip; UserError for a pipe or a device."""
+    """Returns whether a path is a zip; UserError for a pipe or a device."""
     if os.path.exists(source):
         check_regular(source)
     return zipfile.is_zipfile(source)

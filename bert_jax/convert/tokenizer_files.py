@@ -60,7 +60,7 @@ def tokenizer_files(
 
 
 def lowercases(tokenizer: Tokenizer) -> bool:
-    """Whether text is lower-cased before it is split."""
+    """Returns whether text is lower-cased before it is split."""
     normalizer = tokenizers.Tokenizer.from_str(tokenizer.json.decode()).normalizer
     return normalizer is not None and normalizer.normalize_str("A") == "a"
 

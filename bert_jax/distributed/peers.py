@@ -48,7 +48,7 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is process 0, the one that writes."""
+        """Returns whether this is process 0, the one that writes."""
         return self.process_id == 0
 
     def name(self, process: int) -> str:

@@ -1,1 +1,1 @@
-"""How a user adds a kind of masking, a source, an optimizer or a task without a fork."""
+"""Lets a user add a kind of masking, a source, an optimizer or a task without a fork."""

@@ -133,7 +133,7 @@ class Slice:
 
     @property
     def wrap(self) -> tuple[bool, bool, bool]:
-        """Whether the links wrap around, for each axis."""
+        """Returns whether the links wrap around, for each axis."""
         long = [side >= self.generation.torus for side in self.shape]
         if len(long) == 3:
             long = [all(long)] * 3

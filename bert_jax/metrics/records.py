@@ -81,7 +81,7 @@ def _lines(path: epath.Path) -> Iterator[str]:
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
-    """Whether a value in a record is a finite number."""
+    """Returns whether a value in a record is a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:

@@ -1,4 +1,4 @@
-"""How much a mean over held-out text varies with the choice of its documents.
+"""Variation of a mean over held-out text with the choice of its documents.
 
 A measure is a sum over predictions divided by their count, and the predictions of a document are
 not independent: documents are the observations, weighted by their predictions.

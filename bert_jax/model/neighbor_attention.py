@@ -1,4 +1,4 @@
-"""How much attention the heads of each layer pay to the tokens next to a token.
+"""Attention that the heads of each layer pay to the tokens next to a token.
 
 BERT's published initial values spread attention evenly. While the held-out loss stays near that of
 the unigram, no head has found the neighbours yet; when one does, the loss falls.

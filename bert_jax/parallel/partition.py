@@ -67,7 +67,7 @@ def param_axes(abstract: nnx.State) -> dict:
 
 
 def is_names(leaf: Any) -> bool:
-    """Whether it is a leaf of a tree of logical axes."""
+    """Returns whether it is a leaf of a tree of logical axes."""
     return isinstance(leaf, tuple)
 
 

@@ -228,8 +228,8 @@ def _export_step(
 
 
 def _is_export(out: epath.Path) -> bool:
-    """Whether a folder has nothing but an export; UserError if a file is no longer what SHA256SUMS
-    says. False without it, as those who change an export on purpose remove it."""
+    """Returns whether a folder has nothing but an export; UserError if a file is no longer what
+    SHA256SUMS says. False without it, as those who change an export on purpose remove it."""
     names = {entry.name for entry in out.iterdir()}
     others = {name for name in names - _FILES if not _written(name)}
     sums = checksums.read(Path(out)) if is_export(Path(out)) else None
@@ -252,7 +252,8 @@ def _is_export(out: epath.Path) -> bool:
 
 
 def _has_exports(out: epath.Path) -> bool:
-    """Whether a folder has nothing but exports of checkpoints, of which one may be unfinished."""
+    """Returns whether a folder has nothing but exports of checkpoints, of which one may be
+    unfinished."""
     for path in out.iterdir():
         if not re.fullmatch(r"step-\d+|\.step-\d+\.\d+\.(tmp|old)", path.name):
             return False
@@ -266,7 +267,7 @@ EXPORTS: Final = OutputKind("folder of exports", _has_exports, is_folder=True, i
 
 
 def _written(name: str) -> bool:
-    """Whether an export may have written an entry beside those that every export has."""
+    """Returns whether an export may have written an entry beside those that every export has."""
     return bool(WEIGHT_FILE.fullmatch(name) or _PART.fullmatch(name))
 
 

@@ -1,4 +1,4 @@
-"""What a model card says of a task: its labels, its files, and the metrics on held-out examples."""
+"""The task section of a model card: labels, files, and metrics on held-out examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

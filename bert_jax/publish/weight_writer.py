@@ -28,7 +28,7 @@ _SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How weights are stored.
+    """Storage format of weights.
 
     Attributes:
         dtype: "float32", "bfloat16" or "float16".
@@ -132,7 +132,7 @@ def write_optimizer(folder: Path, state: OptimizerState) -> str:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether the weights in a folder were written by bert-jax."""
+    """Returns whether the weights in a folder were written by bert-jax."""
     files = [path for path in folder.glob("model*.safetensors") if WEIGHT_FILE.fullmatch(path.name)]
     try:
         for file in files:

@@ -56,8 +56,8 @@ def batch(
 
 
 def _is_batch(path: epath.PathLike) -> bool:
-    """Whether a file is a batch written by `batch`, which may be overwritten: other programs, too,
-    write arrays with the name of the first of these."""
+    """Returns whether a file is a batch written by `batch`, which may be overwritten: other
+    programs, too, write arrays with the name of the first of these."""
     try:
         return names_in(path) >= set(_NAMES)
     except ValueError:

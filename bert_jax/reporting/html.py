@@ -161,7 +161,7 @@ class Page:
 
 
 def _is_page(path: epath.PathLike) -> bool:
-    """Whether a file is a page written by `Page.save`, which may be overwritten."""
+    """Returns whether a file is a page written by `Page.save`, which may be overwritten."""
     with open_bytes(path, ahead=False) as file:
         return _MARK.encode() in file.read(1000)
 

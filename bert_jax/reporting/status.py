@@ -180,7 +180,8 @@ def as_json(status: Status) -> str:
 
 
 def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:
-    """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
+    """Returns whether a trainer holds the lock; without a lock file, whether its last record is
+    recent."""
     if not is_remote(workdir.lock) and workdir.lock.exists():
         locked = lock.is_locked(workdir.lock)
         if locked is not None:

@@ -104,7 +104,7 @@ def _take_over(number: int, stream: TextIO | None) -> TolerantStream:
 
 
 def _is_own(stream: TextIO | None, number: int) -> bool:
-    """Whether a stream writes to the process's standard output (1) or error (2)."""
+    """Returns whether a stream writes to the process's standard output (1) or error (2)."""
     try:
         return isinstance(stream, io.TextIOWrapper) and stream.fileno() == number
     except (OSError, ValueError):  # an in-memory or closed stream

@@ -28,8 +28,8 @@ def size_of(path: epath.PathLike) -> int:
 
 
 class ObjectInfo(NamedTuple):
-    """What a bucket says of an object: its bytes; its generation, or else its ETag, which every
-    write changes; and the checksum that it keeps, with its name, "" if it keeps none."""
+    """Metadata of an object in a bucket: size in bytes; generation, or else the ETag, which every
+    write changes; and the checksum that the bucket keeps, with its name, "" if it keeps none."""
 
     size: int
     generation: str
@@ -37,7 +37,7 @@ class ObjectInfo(NamedTuple):
 
 
 def object_info(path: epath.PathLike) -> ObjectInfo:
-    """Returns what a bucket says of an object, in one request."""
+    """Returns the metadata of an object, in one request."""
     info = _info(path)
     kept = [f"{name}:{info[name]}:{info['size']}" for name in _CHECKSUMS if info.get(name)]
     written = [str(info[name]) for name in _GENERATIONS if info.get(name)]

@@ -21,27 +21,28 @@ _MOST: Final = 1e300
 
 
 def count(value: Any) -> bool:
-    """Whether a value is a whole number that can count things."""
+    """Returns whether a value is a whole number that can count things."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
 
 
 def number(value: Any) -> bool:
-    """Whether a value is a finite number."""
+    """Returns whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def text(value: Any) -> bool:
-    """Whether a value is text that can be encoded, which a half of a surrogate pair cannot."""
+    """Returns whether a value is text that can be encoded, which a half of a surrogate pair
+    cannot."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def file_name(value: Any) -> bool:
-    """Whether a value names a file in the same folder."""
+    """Returns whether a value names a file in the same folder."""
     return text(value) and value.isprintable() and "/" not in value and value not in ("", ".", "..")
 
 
 def has_form(value: Any, form: Form) -> bool:
-    """Whether a JSON value has a form, see the module docstring."""
+    """Returns whether a JSON value has a form, see the module docstring."""
     return not _differing(value, form, ".")
 
 

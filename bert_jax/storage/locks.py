@@ -78,7 +78,8 @@ class FileLock:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process holds the lock of a file; None if unknown (no access, no file locks)."""
+    """Returns whether a process holds the lock of a file; None if unknown (no access, no file
+    locks)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

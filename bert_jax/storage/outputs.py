@@ -21,7 +21,7 @@ from bert_jax.storage.remote import is_remote, open_path, reason, storage_errors
 
 @dataclass(frozen=True)
 class OutputKind:
-    """What is written to a path of the user.
+    """A kind of output at a path that the user gave.
 
     Attributes:
         name: in messages: "page", "batch".

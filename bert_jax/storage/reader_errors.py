@@ -1,4 +1,4 @@
-"""What readers raise for a damaged file: one tuple for each library, and one way to report it.
+"""Exceptions of readers for a damaged file: a tuple for each library, and one way to report them.
 
 These tuples are the only ones: a library that raises one more for some damage gets it here.
 """

@@ -55,7 +55,7 @@ _BAD_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path is in a bucket."""
+    """Returns whether a path is in a bucket."""
     return "://" in os.fspath(path)
 
 
@@ -65,7 +65,8 @@ def from_any_folder(path: str) -> str:
 
 
 def is_special(path: epath.PathLike) -> bool:
-    """Whether a path is neither file nor folder, such as a pipe, whose opening would block."""
+    """Returns whether a path is neither file nor folder, such as a pipe, whose opening would
+    block."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):  # missing, or in a bucket
@@ -126,12 +127,12 @@ def _unknown_protocol(path: str) -> UserError:
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether an exception comes from a disk or a bucket rather than from a bug."""
+    """Returns whether an exception comes from a disk or a bucket rather than from a bug."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a retry may succeed after this storage error."""
+    """Returns whether a retry may succeed after this storage error."""
     if isinstance(error, _PERMANENT) or getattr(error, "errno", 0) in _BAD_NAME:
         return False
     code = _status(error)
@@ -141,7 +142,8 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether storage could not be read (unavailable, or no access), so its content is unknown.
+    """Returns whether storage could not be read (unavailable, or no access), so its content is
+    unknown.
 
     False for missing files and for content that cannot be parsed.
     """
@@ -156,7 +158,7 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether a retry may succeed after an error for which `is_unreachable` is true."""
+    """Returns whether a retry may succeed after an error for which `is_unreachable` is true."""
     text = str(error)
     if _TRANSIENT.search(text):
         return True

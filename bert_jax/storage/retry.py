@@ -12,7 +12,7 @@ sleep = time.sleep  # between attempts
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Which errors are retried, how often and after which pauses."""
+    """A retry policy: which errors are retried, how often and after which pauses."""
 
     attempts: int
     pause: float  # seconds after the first failed attempt; doubles

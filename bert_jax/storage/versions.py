@@ -1,4 +1,4 @@
-"""What was hashed is what was read: the version of a file, and whether it is still the same.
+"""Versions of files: a file that was hashed is still the same when it is read.
 
 A version is the size, times and inode of a local file, or the size and generation of an object. If
 only the time of a file's status or its inode differ, as after a chmod, a backup by hard links or on

@@ -1,4 +1,4 @@
-"""Which run a workdir belongs to, and whether that run may resume. In the order of a start:
+"""Claims a workdir for a run, and checks that the run may resume. In the order of a start:
 
 1. `check_before_start`, before JAX starts; changes nothing.
 2. `lock.lock`: no other trainer runs in the workdir from here on.
@@ -133,7 +133,7 @@ def recorded_run(workdir: Workdir, config: Config) -> tuple[dict[str, Any] | Non
 
 
 def has_checkpoints(workdir: Workdir) -> bool:
-    """Whether a workdir holds checkpoints, those in quarantine included."""
+    """Returns whether a workdir holds checkpoints, those in quarantine included."""
     return bool(
         catalog.all_steps(workdir.checkpoints) or catalog.list_quarantined(workdir.quarantine)
     )

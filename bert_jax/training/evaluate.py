@@ -1,6 +1,6 @@
 """`bert-jax evaluate`: the checkpoints of a run on held-out text, in one form or several.
 
-See `held_out.py` for what is comparable, and `held_out_form.py` for the forms.
+See `held_out.py` for what is comparable, and `eval_setting.py` for the forms.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
 from bert_jax.training.batches import held_out_config
+from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.training.held_out import HeldOut
-from bert_jax.training.held_out_form import OWN, HeldOutForm
 from bert_jax.training.per_example import PerExample
 from bert_jax.training.step import make_step_functions
 from bert_jax.workdir.find_store import find_store
@@ -78,7 +78,7 @@ def evaluate_run(
         which: the step of the checkpoint to evaluate; the newest by default.
         store: a token store other than the run's, built with the same tokenizer.
         batches: maximum number of batches of the run's batch size, 0 = all held-out text.
-        forms: in which the held-out text is asked, by name, see `held_out_form`.
+        forms: names of evaluation settings, see `eval_setting`.
         pairing, masking: of the form `own`; the run's settings by default.
         examples: file for the values of every example, see `per_example`; of one checkpoint.
 
@@ -125,7 +125,7 @@ def evaluate_run(
 def _about(
     meta: Mapping[str, Any],
     text: TokenStore,
-    forms: Mapping[str, HeldOutForm],
+    forms: Mapping[str, EvalSetting],
     records: Mapping[str, Sequence[Mapping[str, Any]]],
     **figures: float,
 ) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class _Asked(NamedTuple):
     """A form, and the configuration of the run with it in its only phase."""
 
     name: str
-    form: HeldOutForm
+    form: EvalSetting
     config: Config
 
 
@@ -155,9 +155,9 @@ def _asked(
     name: str, config: Config, phase: PhaseConfig, pairing: str | None, masking: str | None
 ) -> _Asked:
     if name == OWN:
-        form = HeldOutForm.of(config, phase, pairing=pairing, masking=masking)
+        form = EvalSetting.of(config, phase, pairing=pairing, masking=masking)
     else:
-        form = HeldOutForm.parse(name, phase.seq_length)
+        form = EvalSetting.parse(name, phase.seq_length)
     return _Asked(name, form, form.apply(config, phase))
 
 

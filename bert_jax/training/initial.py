@@ -44,7 +44,7 @@ _POSITION_TABLE = ("encoder", "embeddings", "position")
 
 @dataclasses.dataclass(frozen=True)
 class InitialState:
-    """What a model gives to the state of a run, in its vocabulary and positions.
+    """The part of a run's initial state that comes from a model, in the vocabulary of the run.
 
     Attributes:
         leaves: path in the state of a run -> array. Of the parameters, without heads that the model

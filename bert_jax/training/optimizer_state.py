@@ -36,7 +36,7 @@ _AGAIN = "export it again"
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """What an optimizer needs to take the next update.
+    """Optimizer state: moments and step.
 
     Attributes:
         optimizer: `config.optimizer.name`.

@@ -134,7 +134,7 @@ def _read_form(form: str, arrays: Mapping[str, np.ndarray]) -> PerExample:
 
 
 def _is_ours(path: epath.PathLike) -> bool:
-    """Whether `write` wrote a file, which may be replaced."""
+    """Returns whether `write` wrote a file, which may be replaced."""
     try:
         names = names_in(path)
     except ValueError:

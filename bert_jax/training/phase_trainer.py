@@ -94,7 +94,7 @@ class PhaseTrainer:
         return state
 
     def is_due(self, interval: int) -> bool:
-        """Whether something due every `interval` steps, and after the last, is due now."""
+        """Returns whether something due every `interval` steps, and after the last, is due now."""
         return self.done % interval == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""What a run is trained on: the training loop knows its data by these protocols alone.
+"""Protocols for training data; the only interface the training loop uses.
 
 `store_data.StoreData` is a token store, for pretraining.
 """

@@ -1,4 +1,4 @@
-"""How the training state is sharded over the mesh, during a step and between steps."""
+"""Sharding of the training state over the mesh, during a step and between steps."""
 
 import dataclasses
 from typing import Any

@@ -129,7 +129,7 @@ def is_description(value: Any) -> bool:
 
 
 def _is_budget(value: Any) -> bool:
-    """Whether a value is the decision of a time budget, or None."""
+    """Returns whether a value is the decision of a time budget, or None."""
     return value is None or (
         json_record.has_form(value, _BUDGET) and len(value["config_steps"]) == len(value["steps"])
     )

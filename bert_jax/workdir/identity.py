@@ -68,7 +68,7 @@ def foreign_reason(meta: Description, run: Description) -> str:
 
 
 def is_adopted(meta: Description, run: Description) -> bool:
-    """Whether this run adopted the checkpoint from another run (--adopt)."""
+    """Returns whether this run adopted the checkpoint from another run (--adopt)."""
     return any(entry["state"] == _state(meta) for entry in run.get("adopted", ()))
 
 

@@ -48,5 +48,6 @@ def lock(file: epath.PathLike) -> Iterator[None]:
 
 
 def is_locked(file: epath.PathLike) -> bool | None:
-    """Whether a trainer is running in a workdir; None if unknown (remote, no file locks)."""
+    """Returns whether a trainer is running in a workdir; None if unknown (remote, no file
+    locks)."""
     return None if is_remote(file) else locks.is_locked(Path(file))

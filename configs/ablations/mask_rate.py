@@ -1,4 +1,4 @@
-"""How many tokens are masked: 10 to 40 %, with BERT's 80/10/10 and with [MASK] alone.
+"""Mask rates: 10 to 40 %, with BERT's 80/10/10 and with [MASK] alone.
 
     bert-jax ablate run --config=ablations/mask_rate --config.store=STORE --workdir=A --at_once=2
 

@@ -1,4 +1,4 @@
-"""How tokens are masked: single tokens, whole words, n-grams, spans, spans with their boundaries.
+"""Kinds of masking: single tokens, whole words, n-grams, spans, spans with their boundaries.
 
     bert-jax ablate run --config=ablations/masking --config.store=STORE --workdir=A --at_once=2
 

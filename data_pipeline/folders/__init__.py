@@ -1,1 +1,1 @@
-"""What folders of other programs have: tables of files and keys, and the check against them."""
+"""Folders of other programs: tables of their files and keys, and the check against them."""

@@ -1,4 +1,4 @@
-"""What an entry of the tables says: a file or a key, and what becomes of it."""
+"""Entries of the tables: a file or a key, and how it is used."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class Entry:
     unless: tuple[Any, ...] = ()
 
     def matches(self, name: str) -> bool:
-        """Whether a file, a folder with "/" at its end, or a key is one of these."""
+        """Returns whether a file, a folder with "/" at its end, or a key is one of these."""
         return any(fnmatchcase(name, pattern) for pattern in self.names)
 
     def allows(self, value: Any) -> bool:
-        """Whether a refused key has a value that changes nothing."""
+        """Returns whether a refused key has a value that changes nothing."""
         return any(value == one and type(value) is type(one) for one in self.unless)
 
 

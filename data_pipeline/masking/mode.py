@@ -1,4 +1,4 @@
-"""What a kind of masking consists of: two compiled functions, and numbers for them."""
+"""A kind of masking: two compiled functions, and numbers for them."""
 
 import math
 from collections.abc import Callable

@@ -23,7 +23,7 @@ SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingSettings(Settings):
-    """How tokens are masked.
+    """Settings of masking.
 
     Attributes:
         masking: how positions are selected, one of `MODES`.

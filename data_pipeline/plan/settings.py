@@ -14,7 +14,7 @@ MOST_VISITS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(Settings):
-    """Which text is read how often, and what examples it becomes.
+    """Settings of sampling: how often each text is read, and how examples are made from it.
 
     Attributes:
         source_weights: "books=2,wiki=0.5": visits to each document of a source per epoch; a source

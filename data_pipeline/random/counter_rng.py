@@ -61,7 +61,8 @@ def below(bits: np.uint64, n: int) -> np.int64:
 
 @compiled
 def chance(bits: np.uint64, limit: np.uint64) -> np.bool_:
-    """Whether 64 bits, as a fraction in [0, 1), are below a probability; see `threshold`."""
+    """Returns whether 64 bits, as a fraction in [0, 1), are below a probability; see
+    `threshold`."""
     return (bits >> _ONE) < limit
 
 

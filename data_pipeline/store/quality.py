@@ -1,4 +1,4 @@
-"""What is known of a store's text before a model is trained on it, and what of it matters."""
+"""Quality checks of a store's text before a model is trained on it."""
 
 from typing import Final, NamedTuple
 

@@ -155,7 +155,7 @@ def build_shards(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a store is built from."""
+    """The inputs of a build."""
 
     tokenizer: Tokenizer
     found: list[Found]

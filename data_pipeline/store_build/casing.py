@@ -39,8 +39,9 @@ def check_casing(tokenizer: Tokenizer, units: Sequence[Unit]) -> None:
 
 
 def _lacks_capitals(tokenizer: Tokenizer) -> bool:
-    """Whether the capitals of most lower-case letters are [UNK], each letter counted as often as
-    entries have it: a released uncased vocabulary has symbols such as ℝ, and users add entries."""
+    """Returns whether the capitals of most lower-case letters are [UNK], each letter counted as
+    often as entries have it: a released uncased vocabulary has symbols such as ℝ, and users add
+    entries."""
     special = set(tokenizer.special)
     entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size) if i not in special]
     counts = Counter(c for entry in entries if not entry.startswith(("[", "<")) for c in entry)

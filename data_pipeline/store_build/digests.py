@@ -19,7 +19,8 @@ _TICK: Final = 0.02  # seconds since the last change of its status
 
 
 def _is_record(value: Any) -> bool:
-    """Whether a value is a version and a digest; earlier versions kept the size and one time."""
+    """Returns whether a value is a version and a digest; earlier versions kept the size and one
+    time."""
     return any(json_record.has_form(value, (*[int] * count, str)) for count in (2, 4))
 
 

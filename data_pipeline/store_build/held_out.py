@@ -1,4 +1,4 @@
-"""Which documents are held out: of each source those whose raw text has the smallest hashes.
+"""Holds documents out: of each source those whose raw text has the smallest hashes.
 
 Decided from hashes alone, so every machine, tokenizer and cleaning rule holds out the same text.
 """
@@ -31,18 +31,20 @@ def held_out_count(documents: int, share: float | None) -> int:
     return min(max(wanted, _FEWEST), documents // 2)
 
 
-def sides(documents: Documents, kept: np.ndarray, sources: int, share: float | None) -> np.ndarray:
+def assign_splits(
+    documents: Documents, kept: np.ndarray, sources: int, share: float | None
+) -> np.ndarray:
     """Returns the split of each document that is kept, as its number in `SPLITS`; `NOWHERE` of
     others and of those without text.
 
     The held-out documents of a source are those with the smallest hashes. Duplicate texts count
     once: they share a hash and so stay in one split.
     """
-    side = np.full(len(documents.hashes), _TRAIN, np.int8)
+    split = np.full(len(documents.hashes), _TRAIN, np.int8)
     for source in range(sources):
         own = kept & (documents.source == source)
         distinct = np.unique(documents.hashes[own])
         if held_out := held_out_count(len(distinct), share):
-            side[own & (documents.hashes <= distinct[held_out - 1])] = _HELD_OUT
-    side[~kept | (documents.sentences == 0)] = NOWHERE
-    return side
+            split[own & (documents.hashes <= distinct[held_out - 1])] = _HELD_OUT
+    split[~kept | (documents.sentences == 0)] = NOWHERE
+    return split

@@ -16,7 +16,7 @@ from bert_jax.data_pipeline.store.quality import SHORT
 from bert_jax.data_pipeline.store.writer import write_manifest
 from bert_jax.data_pipeline.store_build.documents import Documents, read_documents
 from bert_jax.data_pipeline.store_build.duplicates import NO_DUPLICATE, count_pairs, find_duplicates
-from bert_jax.data_pipeline.store_build.held_out import LARGEST_SHARE, sides
+from bert_jax.data_pipeline.store_build.held_out import LARGEST_SHARE, assign_splits
 from bert_jax.data_pipeline.store_build.rule_losses import large_losses
 from bert_jax.data_pipeline.store_build.shard_files import Unit, read_in_parts, read_summary
 from bert_jax.data_pipeline.store_build.split_writer import SplitWriter
@@ -55,7 +55,7 @@ def merge(
     documents = read_documents(units, sources)
     dedup, share = settings["dedup"], settings["held_out_share"]
     kept = find_duplicates(dedup, documents, units, folder.with_name("duplicates"))
-    side = sides(documents, kept == NO_DUPLICATE, len(sources), share)
+    splits = assign_splits(documents, kept == NO_DUPLICATE, len(sources), share)
     repeated = count_pairs(kept, documents.source, len(sources))
     entries = [
         {**_entry(spec, [unit for unit in units if unit.source is spec], sum(pairs)), "left_out": o}
@@ -64,8 +64,8 @@ def merge(
     if dedup != "none":
         for entry, pairs in zip(entries, repeated.tolist(), strict=True):
             entry["duplicates"] = dict(zip([spec.name for spec in sources], pairs, strict=True))
-    counts = [_counts(documents, side == n, len(sources)) for n in range(len(SPLITS))]
-    _enter_splits(entries, documents, side, counts)
+    counts = [_counts(documents, splits == n, len(sources)) for n in range(len(SPLITS))]
+    _enter_splits(entries, documents, splits, counts)
     _check_yield(entries)
     _warn_of_much_held_out(sources, entries, LARGEST_SHARE if share is None else share)
     languages = sorted({spec.language for spec in sources})
@@ -75,7 +75,7 @@ def merge(
         for split, of_sources in zip(SPLITS, counts, strict=True)
     ]
     files, unknown = _write_splits(
-        units, documents, side, language_of, writers, tokenizer.special.unk
+        units, documents, splits, language_of, writers, tokenizer.special.unk
     )
     for split, of_sources in zip(SPLITS, unknown.tolist(), strict=True):
         for entry, value in zip(entries, of_sources, strict=True):
@@ -104,12 +104,12 @@ def _counts(documents: Documents, chosen: np.ndarray, sources: int) -> np.ndarra
 def _enter_splits(
     entries: Sequence[dict[str, Any]],
     documents: Documents,
-    side: np.ndarray,
+    splits: np.ndarray,
     counts: Sequence[np.ndarray],
 ) -> None:
     """Puts what each split has of each source into the sources' entries."""
     for n, (split, of_sources) in enumerate(zip(SPLITS, counts, strict=True)):
-        short = _short(documents, side == n, len(entries))
+        short = _short(documents, splits == n, len(entries))
         for entry, values, few in zip(entries, of_sources.tolist(), short, strict=True):
             entry["splits"][split] = {**dict(zip(_COUNTED, values, strict=True)), "short": few}
 
@@ -123,7 +123,7 @@ def _short(documents: Documents, chosen: np.ndarray, sources: int) -> list[int]:
 def _write_splits(
     units: Sequence[Unit],
     documents: Documents,
-    side: np.ndarray,
+    splits: np.ndarray,
     language_of: np.ndarray,
     writers: Sequence[SplitWriter],
     unknown_id: int,
@@ -144,7 +144,7 @@ def _write_splits(
             for part, lengths, tokens in read_in_parts(unit, writers[0].kind, *sizes):
                 here = slice(own.start + part.start, own.start + part.stop)
                 for number, writer in enumerate(writers):
-                    chosen = side[here] == number
+                    chosen = splits[here] == number
                     source = documents.source[here][chosen]
                     own_tokens = tokens[np.repeat(chosen, documents.tokens[here])]
                     if len(source):  # all of one source

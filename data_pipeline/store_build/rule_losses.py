@@ -1,4 +1,4 @@
-"""How much of a source's text each cleaning rule takes."""
+"""The share of a source's text that each cleaning rule removes."""
 
 from collections.abc import Mapping
 from typing import Any, Final

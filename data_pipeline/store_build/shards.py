@@ -46,7 +46,7 @@ _SHARD: Final = re.compile("[0-9a-f]{64}")  # the name of a shard's folder
 
 
 def _is_work(folder: epath.Path) -> bool:
-    """Whether a folder is a working folder, or a copy of one without its hidden files."""
+    """Returns whether a folder is a working folder, or a copy of one without its hidden files."""
     if not is_remote(folder) and working_folder.is_ours(Path(folder)):
         return True
     names = {path.name for path in folder.iterdir()}

@@ -1,4 +1,4 @@
-"""What ends a line, in the files and in the values of every reader: CR LF, CR or LF.
+"""Line ends in the files and in the values of every reader: CR LF, CR or LF.
 
 CR CR LF, which a CR LF becomes that is written as text on Windows, is one end. Other characters
 that move to a new line or page (VT, FF, NEL, U+2028, U+2029) are white space inside a line, as in

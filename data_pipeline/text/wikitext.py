@@ -43,7 +43,7 @@ def words_of(language: str) -> LanguageWords:
 
 
 def is_disambiguation(wikitext: str, language: str) -> bool:
-    """Whether a page only lists articles of similar names."""
+    """Returns whether a page only lists articles of similar names."""
     names = words_of(language).disambiguation | words_of("en").disambiguation
     return "__DISAMBIG__" in wikitext or bool(_template_of(names).search(wikitext))
 
@@ -164,7 +164,8 @@ class _Walk:
             self.text.append("\n")
 
     def _is_closing(self, heading: Any) -> bool:
-        """Whether all parts of a heading ("Notes and references") are those of closing sections."""
+        """Returns whether all parts of a heading ("Notes and references") are those of closing
+        sections."""
         title = restore(_name(heading.title)).strip("':：= ")
         parts = {part.strip() for part in self._joint.split(title)} - {""}
         return bool(parts) and parts <= self._closing

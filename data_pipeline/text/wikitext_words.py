@@ -16,7 +16,7 @@ Pattern = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class LanguageWords:
-    """What one language's Wikipedia calls what is not text."""
+    """Words of one language's Wikipedia for parts of a page that are not text."""
 
     closing: frozenset[str]  # headings of sections at the end of an article, and parts of them
     joiners: frozenset[str]  # words that join such parts: "Notes and references"

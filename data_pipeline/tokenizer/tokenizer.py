@@ -172,9 +172,9 @@ class Tokenizer:
 
     @cached_property
     def word_starts(self) -> np.ndarray:
-        """Where words begin, bits of word_starts.py, uint8 [vocab_size], read-only: 1, with the
-        entry; 2, after it. Special tokens are words of their own. UserError if the tokenizer.json
-        does not say it."""
+        """Word starts, bits of word_starts.py, uint8 [vocab_size], read-only: 1, a word begins with
+        the entry; 2, after it. Special tokens are words of their own. UserError if the
+        tokenizer.json does not say it."""
         entries = [self.token(i) for i in range(self.vocab_size)]
         result = find_word_starts(json.loads(self.json), entries)
         result[list(self.special)] = BEGINS | (result.max(initial=0) & NEXT_BEGINS)

@@ -1,4 +1,4 @@
-"""Where words begin, from the marks that a tokenizer.json has in its entries."""
+"""Finds where words begin, from the marks that a tokenizer.json has in its entries."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +50,7 @@ def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray
 
 
 def is_byte_level(spec: dict[str, Any]) -> bool:
-    """Whether the pre-tokenizer of a tokenizer.json writes text as bytes."""
+    """Returns whether the pre-tokenizer of a tokenizer.json writes text as bytes."""
     return any(step.get("type") == "ByteLevel" for step in _steps(spec.get("pre_tokenizer")))
 
 

@@ -67,7 +67,8 @@ def splits_of(encoder: tokenizers.Tokenizer) -> tuple[Split, ...]:
 
 
 def _writes_no_space(step: dict[str, Any]) -> bool:
-    """Whether a normalizer replaces characters by SentencePiece's rules, none by its space."""
+    """Returns whether a normalizer replaces characters by SentencePiece's rules, none by its
+    space."""
     if step["type"] != "Precompiled":
         return False
     return SPACE.encode() not in base64.b64decode(step["precompiled_charsmap"])

@@ -253,7 +253,8 @@ def _hosts(found: dict[str, Any]) -> int:
 
 
 def _are_there(found: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
-    """Whether all pods have started: kubectl follows those that there are when it starts."""
+    """Returns whether all pods have started: kubectl follows those that there are when it
+    starts."""
     phases = [pod["status"]["phase"] for pod in pods]
     return "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found)
 

@@ -1,4 +1,4 @@
-"""What must hold in a GKE cluster before a job is created."""
+"""Checks of a GKE cluster before a job is created."""
 
 import functools
 import json

@@ -92,7 +92,7 @@ class PodLogs:
     def _is_printed(
         pod: bytes, when: bytes, newest: Mapping[bytes, bytes], left: dict[bytes, int]
     ) -> bool:
-        """Whether a line of this time was printed before.
+        """Returns whether a line of this time was printed before.
 
         newest: time of the last line printed, by pod. left: lines of that time to come.
         """

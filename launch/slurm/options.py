@@ -1,4 +1,4 @@
-"""Which options of sbatch a user may add: those that restarts, logs and `stop` rely on are not."""
+"""The options of sbatch that a user may add: not those that restarts, logs and `stop` rely on."""
 
 import os
 import re

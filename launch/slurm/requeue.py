@@ -35,8 +35,8 @@ _ENDING = ("CANCELLED", "TIMEOUT")  # states in which a job is not to be requeue
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the end of an attempt left: number of the Slurm job, restarts that it has used, and its
-    exit code; None if it was requeued."""
+    """The state after an attempt: number of the Slurm job, restarts used so far, and the exit code;
+    None if the job was requeued."""
 
     job: str
     preemptions: int = 0

@@ -21,13 +21,13 @@ from bert_jax.hardware.slices import Slice
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
-from bert_jax.launch.tpu import ending, log_pieces, submit
+from bert_jax.launch.tpu import log_pieces, submit, teardown
 from bert_jax.launch.tpu.archive import agent_archive
 from bert_jax.launch.tpu.bucket import Bucket
 from bert_jax.launch.tpu.checks import tpu_checks
 from bert_jax.launch.tpu.gcloud_login import Login
 from bert_jax.launch.tpu.queued_resources import COMMAND, OWNER, QueuedResources, resource_name
-from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.standing import report
 from bert_jax.launch.tpu.submission import RESOURCE, ROOT, Submission
 from bert_jax.launch.tpu.watch import Watcher
@@ -164,9 +164,9 @@ class Tpu:
         newest = submit.newest(_bucket(job))
         return newest is not None and self._is_current(job, newest[1])
 
-    def _is_current(self, job: Job, look: Look) -> bool:
+    def _is_current(self, job: Job, snapshot: Snapshot) -> bool:
         try:
-            return submit.is_current(look, self._submission(job, first=1))
+            return submit.is_current(snapshot, self._submission(job, first=1))
         except submit.OtherCommandError as error:
             raise UserError(
                 f"--name={job.name}: runs another command, or on other machines "
@@ -205,21 +205,21 @@ class Tpu:
         return report(job.name, resources, _existing(job)[1])
 
     def logs(self, job: JobId, *, follow: bool) -> None:
-        records, look = _existing(job)
+        records, snapshot = _existing(job)
         printer = log_pieces.Printer(records)
         printer.print_written()
-        while follow and look.end is None and look.submission:
+        while follow and snapshot.end is None and snapshot.submission:
             time.sleep(self.poll)
-            look = records.look()
-            printer.print_new(look)
+            snapshot = records.snapshot()
+            printer.print_new(snapshot)
         printer.print_rest()
 
     def stop(self, job: JobId) -> None:
-        ending.stop(job.name, _existing(job)[0], self._api(job), poll=self.poll)
+        teardown.stop(job.name, _existing(job)[0], self._api(job), poll=self.poll)
         say(f"{job.name}: has ended; no machine exists")
 
     def delete(self, job: JobId) -> None:
-        ending.remove(job.name, _bucket(job), self._api(job), poll=self.poll)
+        teardown.remove(job.name, _bucket(job), self._api(job), poll=self.poll)
 
     def _line(self, job: JobId, verb: str) -> str:
         flags = (f"--name={job.name}", f"--workdir={job.workdir}", *self._place())
@@ -249,7 +249,7 @@ def _bucket(job: JobId) -> Bucket:
     return Bucket(job.folder, _login().token)
 
 
-def _existing(job: JobId) -> tuple[Records, Look]:
+def _existing(job: JobId) -> tuple[Records, Snapshot]:
     newest = submit.newest(_bucket(job))
     if newest is None:
         raise UserError(f"--name={job.name}: no such job in {job.workdir}; check both")

@@ -1,4 +1,4 @@
-"""What must hold before queued resources are requested, asked with gcloud."""
+"""Checks before queued resources are requested, made with gcloud."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What happened to a job: where its hosts are, its attempts, the queued resources that it had.
+"""The history of a job: states of its hosts, attempts, queued resources.
 
 A value of each class is a record in the bucket (`records`).
 """
@@ -16,7 +16,7 @@ INSTALLING, READY, RUNNING, GONE = "installing", "ready", "running", "gone"
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How something ended: exit code, and the line that explains it."""
+    """The end of an attempt or a job: exit code, and the line that explains it."""
 
     code: int
     why: str
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What host 0 of a queued resource tells the other hosts.
+    """The instructions of host 0 of a queued resource to the other hosts.
 
     final: set when no attempt follows. kill: the attempt whose remaining processes are killed.
     """
@@ -67,7 +67,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class HostState:
-    """Where a host is.
+    """The state that a host reports.
 
     boot: its agent, another one after each restart of the agent. attempt: its newest, from 1.
     code: how its process ended in that attempt. line: what it last reported of its progress.
@@ -88,9 +88,9 @@ Hosts = Mapping[int, tuple[HostState, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Retired:
-    """Why a queued resource was given up.
+    """The reason why a queued resource was released.
 
-    code: what that costs, STOPPED a preemption, LOST a failure, None nothing.
+    code: the restart budget it counts against: STOPPED preemptions, LOST failures, None neither.
     refused: there was no capacity for it.
     """
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.records import Records, Snapshot
 
 _LAST = 20  # lines of a job that failed
 
@@ -28,13 +28,13 @@ class Printer:
             if int(position) == self._next.get(log, 0):
                 self._print(log)
 
-    def print_new(self, look: Look) -> None:
-        """Prints what the hosts have written since; look: at the records, before this."""
-        for log in list(self._logs(look)):
+    def print_new(self, snapshot: Snapshot) -> None:
+        """Prints what the hosts have written since; snapshot: of the records, before this."""
+        for log in list(self._logs(snapshot)):
             while self._print(log):
                 pass
         # The machines of all but the newest were gone before that was requested.
-        self._oldest = max((history.number for history in look.histories), default=0)
+        self._oldest = max((history.number for history in snapshot.histories), default=0)
 
     def print_rest(self) -> None:
         """Prints incomplete last lines."""
@@ -43,10 +43,10 @@ class Printer:
                 _write([_named(log, rest)])
         self._rests.clear()
 
-    def _logs(self, look: Look) -> Iterator[str]:
+    def _logs(self, snapshot: Snapshot) -> Iterator[str]:
         """Yields the logs that may have grown: the agents' own, those of the newest attempts."""
-        hosts = look.submission.hosts if look.submission else 0
-        for history in look.histories:
+        hosts = snapshot.submission.hosts if snapshot.submission else 0
+        for history in snapshot.histories:
             for host in range(hosts if history.number >= self._oldest else 0):
                 folder = self._records.log_folder(history.number, host)
                 attempts = range(1, len(history.plan.attempts) + 1)

@@ -41,8 +41,8 @@ class Resource:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """What exists and what is recorded.
+class Observed:
+    """The queued resources of a job and its records at one moment.
 
     resources: all that exist under the job's name. first: number of the first one of this
     submission, whose id is `submission`. silent: which hosts of the newest have not reported for
@@ -104,30 +104,31 @@ class Wait:
 Action = Create | Delete | Retire | Finish | Leave | Wait
 
 
-def reconcile(seen: Seen, limits: Limits) -> Action:
+def reconcile(observed: Observed, limits: Limits) -> Action:
     """Returns the next action."""
-    for resource in seen.resources:
-        if is_over(resource, seen):
+    for resource in observed.resources:
+        if is_over(resource, observed):
             if resource.state == "DELETING":
-                return Wait("the machines to be given back")
+                return Wait("the TPU to be released")
             return Delete(resource.number)
-    if seen.end:
-        return Leave(seen.end)
-    if seen.resources:
-        return _present(seen.resources[-1], seen, limits)
-    return _absent(seen, limits)
+    if observed.end:
+        return Leave(observed.end)
+    if observed.resources:
+        return _present(observed.resources[-1], observed, limits)
+    return _absent(observed, limits)
 
 
-def is_over(resource: Resource, seen: Seen) -> bool:
-    """Whether the job no longer wants a queued resource. It never wants it again, so any launcher
-    may delete it at any time, however late."""
-    given_up = any(h.retired for h in seen.histories if h.number == resource.number)
-    is_foreign = bool(resource.submission) and resource.submission != seen.submission
-    return bool(seen.end) or given_up or resource.number < seen.first or is_foreign
+def is_over(resource: Resource, observed: Observed) -> bool:
+    """Returns whether the job no longer wants a queued resource. It never wants it again, so any
+    launcher may delete it at any time, however late."""
+    given_up = any(h.retired for h in observed.histories if h.number == resource.number)
+    is_foreign = bool(resource.submission) and resource.submission != observed.submission
+    return bool(observed.end) or given_up or resource.number < observed.first or is_foreign
 
 
 def is_transient(code: int, message: str) -> bool:
-    """Whether the API may take the same request later: there is no capacity now, or it fails."""
+    """Returns whether the API may take the same request later: there is no capacity now, or it
+    fails."""
     lasts = _QUOTA.search(message) or _RESERVED.search(message)
     return code in _TRANSIENT.values() and not lasts
 
@@ -143,59 +144,59 @@ def transient_code(name: str) -> int:
     return _TRANSIENT.get(name, 0)
 
 
-def _present(resource: Resource, seen: Seen, limits: Limits) -> Action:
-    history = _history_of(resource.number, seen)
+def _present(resource: Resource, observed: Observed, limits: Limits) -> Action:
+    history = _history_of(resource.number, observed)
     if resource.state == "SUSPENDED":
-        return _lost(history, STOPPED, "preempted", seen, limits)
+        return _lost(history, STOPPED, "preempted", observed, limits)
     if resource.state == "FAILED":
-        if seen.stopping:
+        if observed.stopping:
             return Finish(End(STOPPED, "stopped before it had machines"))
         if not is_transient(resource.code, resource.error):
             return Finish(refusal(resource.error))
         return Retire(resource.number, Retired(None, resource.error, True), resource.error)
     if resource.state == "ACTIVE":
-        if seen.silent:
-            return _lost(history, LOST, seen.silent, seen, limits)
-        return Wait("the job to stop" if seen.stopping else "the job")
-    if seen.stopping and resource.state not in ("SUSPENDING", "DELETING"):
+        if observed.silent:
+            return _lost(history, LOST, observed.silent, observed, limits)
+        return Wait("the job to stop" if observed.stopping else "the job")
+    if observed.stopping and resource.state not in ("SUSPENDING", "DELETING"):
         return Finish(End(STOPPED, "stopped before it had machines"))
     return Wait(resource.state)
 
 
-def _absent(seen: Seen, limits: Limits) -> Action:
-    last = seen.histories[-1] if seen.histories else History(seen.first)
+def _absent(observed: Observed, limits: Limits) -> Action:
+    last = observed.histories[-1] if observed.histories else History(observed.first)
     if last.reported and not last.retired:
         why = "its machines are gone, and neither host 0 nor a launcher deleted them"
-        return _lost(last, LOST, why, seen, limits)
-    if seen.stopping:
+        return _lost(last, LOST, why, observed, limits)
+    if observed.stopping:
         return Finish(End(STOPPED, "stopped before it had machines"))
     refused = 0
-    for history in reversed(seen.histories):
+    for history in reversed(observed.histories):
         if not (history.retired and history.retired.refused):
             break
         refused += 1
-    pause = seen.pause * 2 ** min(refused - 1, _MAX_DOUBLINGS) if refused else 0.0
-    if seen.idle < pause:
+    pause = observed.pause * 2 ** min(refused - 1, _MAX_DOUBLINGS) if refused else 0.0
+    if observed.idle < pause:
         return Wait(f"capacity; the next request is made {pause:g} s after the last")
     return Create(last.number + 1 if last.retired else last.number)
 
 
-def _lost(history: History, code: int, why: str, seen: Seen, limits: Limits) -> Action:
+def _lost(history: History, code: int, why: str, observed: Observed, limits: Limits) -> Action:
     """Returns the action after the machines of a queued resource were lost.
 
     code: STOPPED for a preemption, LOST for a failure.
     """
     if history.plan.final:  # host 0 had decided, but could not finish
         return Finish(history.plan.final)
-    if seen.stopping:
+    if observed.stopping:
         return Finish(End(STOPPED, f"{why}, while it was to stop"))
     if code in history.last_code():  # counted when the attempt ended
         return Retire(history.number, Retired(None, why), f"{why}; starting again")
-    decision = used(seen.histories).after(code, limits)
+    decision = used(observed.histories).after(code, limits)
     if not decision.again:
         return Finish(End(code, f"{why}; {decision.reason}"))
     return Retire(history.number, Retired(code, why), f"{why}; {decision.reason}")
 
 
-def _history_of(number: int, seen: Seen) -> History:
-    return next((h for h in seen.histories if h.number == number), History(number))
+def _history_of(number: int, observed: Observed) -> History:
+    return next((h for h in observed.histories if h.number == number), History(number))

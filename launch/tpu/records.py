@@ -1,4 +1,4 @@
-"""What the hosts and the launcher of a job write to WORKDIR/launch/NAME, and what follows from it.
+"""The records that the hosts and the launcher of a job write to WORKDIR/launch/NAME.
 
 A job is submitted by a run of `bert-jax launch tpu run`; its records are in a folder of their own:
 
@@ -27,7 +27,7 @@ from bert_jax.launch.tpu.submission import Submission
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class Snapshot:
     """All records of a submission at one moment.
 
     submission: None if it was deleted. idle: seconds since a queued resource was last given up.
@@ -56,14 +56,14 @@ class Records:
         self.bucket, self.run, self.folder = bucket, run, f"{run:04d}"
         self._known: dict[str, tuple[str, Any]] = {}  # name -> version and value
 
-    def look(self) -> Look:
+    def snapshot(self) -> Snapshot:
         values = self._values("")
         numbers = sorted({int(name.split("/")[0]) for name in values if name[0].isdigit()})
         retired = [age for name, (_, age) in values.items() if name.endswith("/retired.json")]
         job, end = values.get("job.json"), values.get("end.json")
         # Only a job that has ended is submitted again.
         following = self.bucket.read_json(f"{self.run + 1:04d}/job.json") if end else None
-        return Look(
+        return Snapshot(
             submission=Submission.from_json(job[0]) if job else None,
             stopping="stop.json" in values,
             end=End(**end[0]) if end else None,
@@ -98,7 +98,7 @@ class Records:
         return None if self.is_marked("end") or self.is_retired(number) else found
 
     def is_retired(self, number: int) -> bool:
-        """Whether a launcher has given a queued resource up."""
+        """Returns whether a launcher has given a queued resource up."""
         return self.is_marked(f"{number}/retired")
 
     def mark(self, what: str, **about: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the hosts of a job get: the submission, and the attribute of a machine that leads to it."""
+"""The submission that the hosts of a job read, and the machine attribute that leads to it."""
 
 import dataclasses
 import re

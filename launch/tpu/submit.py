@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.launch.bundle_name import bundle_name
 from bert_jax.launch.output import say
 from bert_jax.launch.tpu.bucket import Bucket
-from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import Api
 
@@ -29,36 +29,36 @@ def runs(names: Iterable[str]) -> list[int]:
     return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})
 
 
-def newest(bucket: Bucket) -> tuple[Records, Look] | None:
+def newest(bucket: Bucket) -> tuple[Records, Snapshot] | None:
     """Returns the newest submission of a job, None if there is none."""
     for run in reversed(runs(entry.name for entry in bucket.list("0"))):
         records = Records(bucket, run)
-        return records, records.look()
+        return records, records.snapshot()
     return None
 
 
-def is_current(look: Look, wanted: Submission) -> bool:
-    """Whether a submission is what is wanted, and running or not to be submitted again.
+def is_current(snapshot: Snapshot, wanted: Submission) -> bool:
+    """Returns whether a submission is what is wanted, and running or not to be submitted again.
 
     Raises:
         OtherCommandError: another one is running.
     """
-    found = look.submission
+    found = snapshot.submission
     if found is None:
         return False
     same = found.digest == wanted.digest
-    if look.end is None and not same:
+    if snapshot.end is None and not same:
         raise OtherCommandError(found.topology)
-    if look.end and look.end.code == 0:
+    if snapshot.end and snapshot.end.code == 0:
         return same and found.bundle == wanted.bundle
-    return same and not look.reported
+    return same and not snapshot.reported
 
 
 def submit(
     name: str,
     bucket: Bucket,
     api: Api,
-    before: tuple[Records, Look] | None,
+    before: tuple[Records, Snapshot] | None,
     wanted: Submission,
     archive: bytes,
 ) -> Records:
@@ -76,9 +76,9 @@ def submit(
     # After a folder without job.json, too: a launcher may write to it after the job was deleted.
     run = 1 + max((int(name[:4]) for name in names), default=0)
     if before:
-        _, look = before
-        numbers += [history.number for history in look.histories]
-        numbers += [look.submission.first] if look.submission else []
+        _, snapshot = before
+        numbers += [history.number for history in snapshot.histories]
+        numbers += [snapshot.submission.first] if snapshot.submission else []
     first = max(numbers, default=0) + 1  # no name is used twice
     bundle = f"{bundle_name(wanted.bundle)}.tar"
     if not any(entry.size == len(archive) for entry in bucket.list(bundle)):

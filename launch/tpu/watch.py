@@ -15,8 +15,8 @@ from bert_jax.launch.tpu import reconcile
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import GONE, End, Retired
 from bert_jax.launch.tpu.queued_resources import ApiError, resource_name
-from bert_jax.launch.tpu.reconcile import Resource, Seen, is_transient
-from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.reconcile import Observed, Resource, is_transient
+from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.standing import names_of, where
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.
@@ -37,7 +37,7 @@ class OtherLauncherError(UserError):
 
 
 class Api(Protocol):
-    """What a watcher needs of the cloud; see `queued_resources`."""
+    """The calls of the cloud that a watcher makes; see `queued_resources`."""
 
     def list(self) -> list[Resource]: ...
 
@@ -78,16 +78,16 @@ class Watcher:
         Raises:
             OtherLauncherError: another one does.
         """
-        look = self._records.look()
-        if (other := self._other(look)) and look.watching:
-            wait = self._lease - look.watching[1]
-            self._say(f"{other} looked {look.watching[1]:.0f} s ago; waiting for {wait:.0f} s")
+        snapshot = self._records.snapshot()
+        if (other := self._other(snapshot)) and snapshot.watching:
+            wait = self._lease - snapshot.watching[1]
+            self._say(f"{other} looked {snapshot.watching[1]:.0f} s ago; waiting for {wait:.0f} s")
             self._sleep(wait)
-            if self._other(self._records.look()):
+            if self._other(self._records.snapshot()):
                 line = f"--name={self._name}: {other} watches this job; end that first"
                 raise OtherLauncherError(line)
-        self._reported = _reported(look)
-        if look.submission:
+        self._reported = _reported(snapshot)
+        if snapshot.submission:
             self._records.watch(self._me)
 
     def release(self) -> None:
@@ -117,60 +117,64 @@ class Watcher:
         for _ in range(_LISTS):
             began = self._clock()
             resources = self._api.list()  # first: what has ended is recorded before it is deleted
-            look = self._records.look()
+            snapshot = self._records.snapshot()
             if not 0.0 <= self._clock() - began <= self._lease:
                 continue  # this machine has slept
-            if look.submission and self._submission is None:
-                self._submission = look.submission.id
-            if look.submission is None or look.submission.id != self._submission:
-                return self._leave(resources, look)
-            seen = self._seen(resources, look)
-            if other := self._other(look):
+            if snapshot.submission and self._submission is None:
+                self._submission = snapshot.submission.id
+            if snapshot.submission is None or snapshot.submission.id != self._submission:
+                return self._leave(resources, snapshot)
+            observed = self._observe(resources, snapshot)
+            if other := self._other(snapshot):
                 # It may have looked for the last time before they were made.
-                self._delete([one for one in seen.resources if reconcile.is_over(one, seen)])
+                self._delete(
+                    [one for one in observed.resources if reconcile.is_over(one, observed)]
+                )
                 line = f"{other} watches {self._name} now; the job is not affected"
                 raise OtherLauncherError(line)
-            is_coherent = self._is_coherent(seen, look)
+            is_coherent = self._is_coherent(observed, snapshot)
             # Those of an earlier submission are deleted first, and are not part of this history.
-            mine = [one for one in seen.resources if not reconcile.is_over(one, seen)]
-            if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in look.active:
+            mine = [one for one in observed.resources if not reconcile.is_over(one, observed)]
+            if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in snapshot.active:
                 self._records.note_active(mine[-1].number)
-            self._show_attempts(look)
+            self._show_attempts(snapshot)
             self._records.watch(self._me)
             if is_coherent and 0.0 <= self._clock() - began <= self._lease:
-                return self._act(reconcile.reconcile(seen, look.submission.limits), seen, look)
+                return self._act(
+                    reconcile.reconcile(observed, snapshot.submission.limits), observed, snapshot
+                )
         return None
 
-    def _seen(self, resources: Sequence[Resource], look: Look) -> Seen:
-        if look.next_first:  # the job was submitted again; those are for its launcher
+    def _observe(self, resources: Sequence[Resource], snapshot: Snapshot) -> Observed:
+        if snapshot.next_first:  # the job was submitted again; those are for its launcher
             resources = [
                 one
                 for one in resources
-                if one.number < look.next_first
+                if one.number < snapshot.next_first
                 or (one.submission and one.submission == self._submission)
             ]
-        return Seen(
+        return Observed(
             resources=resources,
-            histories=look.histories,
-            first=look.submission.first if look.submission else 1,
+            histories=snapshot.histories,
+            first=snapshot.submission.first if snapshot.submission else 1,
             submission=self._submission or "",
-            end=look.end,
-            stopping=look.stopping,
-            silent=_silent(resources, look),
-            idle=look.idle,
+            end=snapshot.end,
+            stopping=snapshot.stopping,
+            silent=_silent(resources, snapshot),
+            idle=snapshot.idle,
             pause=_LOOKS * self._poll,
         )
 
-    def _is_coherent(self, seen: Seen, look: Look) -> bool:
-        """Whether nothing can have been made by another launcher since the list.
+    def _is_coherent(self, observed: Observed, snapshot: Snapshot) -> bool:
+        """Returns whether nothing can have been made by another launcher since the list.
 
         This machine may have slept after it: then another one has claimed the job, or could have;
         or machines are there that were not when it listed, and are not gone.
         """
-        is_mine = look.watching is not None and look.watching[0]["id"] == self._me["id"]
-        is_recent = look.watching is not None and look.watching[1] <= self._lease
-        appeared = _reported(look) - self._reported - {one.number for one in seen.resources}
-        self._reported = _reported(look)
+        is_mine = snapshot.watching is not None and snapshot.watching[0]["id"] == self._me["id"]
+        is_recent = snapshot.watching is not None and snapshot.watching[1] <= self._lease
+        appeared = _reported(snapshot) - self._reported - {one.number for one in observed.resources}
+        self._reported = _reported(snapshot)
         return is_mine and is_recent and not appeared
 
     def _delete(self, resources: Sequence[Resource]) -> None:
@@ -182,17 +186,17 @@ class Watcher:
             if (one.number, one.submission) in now:
                 self._api.delete(one.number)
 
-    def _leave(self, resources: Sequence[Resource], look: Look) -> End | None:
+    def _leave(self, resources: Sequence[Resource], snapshot: Snapshot) -> End | None:
         """Gives back what was made for a job that was deleted; returns its end once that is gone.
 
         A request of this launcher may have arrived after `delete` has seen that nothing exists.
         """
-        if look.submission:  # the job was run again: only what this launcher has made
+        if snapshot.submission:  # the job was run again: only what this launcher has made
             resources = [one for one in resources if one.submission == self._submission != ""]
         self._delete(resources)
         if not resources:
             return _DELETED
-        self._show("the job was deleted; waiting for the machines to be given back")
+        self._show("the job was deleted; waiting for the TPU to be released")
         return None
 
     def run(self) -> End:
@@ -215,12 +219,12 @@ class Watcher:
             self._sleep(self._poll)
         return None
 
-    def _act(self, action: reconcile.Action, seen: Seen, look: Look) -> End | None:
+    def _act(self, action: reconcile.Action, observed: Observed, snapshot: Snapshot) -> End | None:
         match action:
             case reconcile.Create(number):
                 self._create(number)
             case reconcile.Delete(number):
-                self._delete([one for one in seen.resources if one.number == number])
+                self._delete([one for one in observed.resources if one.number == number])
             case reconcile.Retire(number, retired, line):
                 self._records.retire(number, retired)
                 self._show(f"{resource_name(self._name, number)}: {line}")
@@ -229,7 +233,7 @@ class Watcher:
             case reconcile.Leave(end):
                 return end
             case reconcile.Wait(what):
-                self._show(where(self._name, seen.resources, look) or f"waiting for {what}")
+                self._show(where(self._name, observed.resources, snapshot) or f"waiting for {what}")
         return None
 
     def _create(self, number: int) -> None:
@@ -241,7 +245,7 @@ class Watcher:
             if passes and error.name != "RESOURCE_EXHAUSTED":
                 return
             # The answer may be late, and the request of another launcher have been taken.
-            if self._other(self._records.look()):
+            if self._other(self._records.snapshot()):
                 return
             if any(one.number == number for one in self._api.list()):
                 return
@@ -250,18 +254,18 @@ class Watcher:
             else:
                 self._records.set_end(reconcile.refusal(str(error)))
 
-    def _other(self, look: Look) -> str:
+    def _other(self, snapshot: Snapshot) -> str:
         """Returns the name of another launcher that watches, "" without one."""
-        if look.watching is None:
+        if snapshot.watching is None:
             return ""
-        about, age = look.watching
+        about, age = snapshot.watching
         if about["id"] == self._me["id"] or age > self._lease or _has_ended(about, self._me):
             return ""
         return f"another launcher (process {about['pid']} of {about['host']})"
 
-    def _show_attempts(self, look: Look) -> None:
+    def _show_attempts(self, snapshot: Snapshot) -> None:
         """Shows how attempts ended, each once."""
-        for history in look.histories:
+        for history in snapshot.histories:
             shown = self._attempts.get(history.number, 0)
             ended = [attempt for attempt in history.plan.attempts if attempt.code is not None]
             for attempt in ended[shown:]:
@@ -274,30 +278,30 @@ class Watcher:
         self._shown = line
 
 
-def _reported(look: Look) -> set[int]:
+def _reported(snapshot: Snapshot) -> set[int]:
     """Returns the queued resources that have had machines."""
-    return {history.number for history in look.histories if history.reported}
+    return {history.number for history in snapshot.histories if history.reported}
 
 
-def _silent(resources: Sequence[Resource], look: Look) -> str:
+def _silent(resources: Sequence[Resource], snapshot: Snapshot) -> str:
     """Returns which hosts of the newest queued resource have not reported for too long."""
-    if not resources or look.submission is None:
+    if not resources or snapshot.submission is None:
         return ""
     number = resources[-1].number
-    hosts = look.hosts.get(number, {})
+    hosts = snapshot.hosts.get(number, {})
     silent = [
         i for i, (state, age) in sorted(hosts.items()) if age > SILENT and state.stage != GONE
     ]
     if silent:
         return f"{names_of(silent)}: no report for {SILENT / 60:.0f} minutes"
-    absent = [i for i in range(look.submission.hosts) if i not in hosts]
-    if absent and look.active.get(number, 0.0) > ABSENT:
+    absent = [i for i in range(snapshot.submission.hosts) if i not in hosts]
+    if absent and snapshot.active.get(number, 0.0) > ABSENT:
         return f"{names_of(absent)}: no report in the first {ABSENT / 60:.0f} minutes"
     return ""
 
 
 def _has_ended(about: Mapping[str, Any], me: Mapping[str, Any]) -> bool:
-    """Whether a launcher was a process of this machine that is gone."""
+    """Returns whether a launcher was a process of this machine that is gone."""
     if about["host"] != me["host"]:
         return False
     try:

@@ -26,7 +26,7 @@ from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.metrics import records
-from bert_jax.training.held_out_form import OWN
+from bert_jax.training.eval_setting import OWN
 
 
 @pytest.fixture(scope="module")

@@ -160,16 +160,16 @@ def test_exit_codes_restart_or_end_the_job_and_the_machines_are_given_back(at):
     at.trainer("sys.exit([42, 43, 0][starts])")
     at.host().run()
     assert at.output() == "attempt 1\nattempt 2\nattempt 3\n"
-    look = at.records.look()
-    assert look.end == End(0, "host-0 ended with 0")
-    assert [a.code for a in look.histories[0].plan.attempts] == [42, 43, 0]
+    snapshot = at.records.snapshot()
+    assert snapshot.end == End(0, "host-0 ended with 0")
+    assert [a.code for a in snapshot.histories[0].plan.attempts] == [42, 43, 0]
     assert at.machine.deleted == ["b1-1"]
 
 
 def test_an_error_ends_the_job_at_once(at):
     at.trainer("sys.exit(1)")
     at.host().run()
-    assert at.records.look().end == End(1, "host-0 ended with 1; not started again")
+    assert at.records.snapshot().end == End(1, "host-0 ended with 1; not started again")
     assert len(at.starts()) == 1
 
 
@@ -177,7 +177,7 @@ def test_a_request_to_stop_is_obeyed(at):
     at.trainer(f"signal.signal(signal.SIGTERM, saves)\n{READY}\ntime.sleep(600)")
     at.later(lambda: at.records.mark("stop"), lambda: "ready" in at.output())
     at.host().run()
-    assert at.records.look().end == End(42, "host-0 ended with 42")
+    assert at.records.snapshot().end == End(42, "host-0 ended with 42")
     assert at.machine.deleted == ["b1-1"]
 
 
@@ -188,7 +188,7 @@ def test_an_end_that_a_launcher_recorded_is_obeyed_by_a_host_at_work(at):
     at.later(lambda: at.records.set_end(given_up), lambda: "ready" in at.output())
     at.host().run()
     assert at.records.plan(1).attempts[0].code == 42, "it saved"
-    assert at.records.look().end == given_up
+    assert at.records.snapshot().end == given_up
     assert at.machine.deleted == ["b1-1"]
 
 
@@ -227,7 +227,7 @@ def test_no_machine_is_left_a_minute_after_the_end(at, monkeypatch):
 
     monkeypatch.setattr(at.records, "set_plan", set_plan)
     at.host().run()
-    assert at.records.look().end == End(0, "host-1, host-0 ended with 0")
+    assert at.records.snapshot().end == End(0, "host-1, host-0 ended with 0")
     assert at.machine.deleted == ["b1-1"]
     assert 30.0 < clock.now - ended[0] < 60.0
 
@@ -239,7 +239,7 @@ def test_a_process_that_does_not_stop_is_killed(at, monkeypatch):
     at.trainer(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{READY}\ntime.sleep(600)")
     at.later(lambda: at.records.mark("stop"), lambda: "ready" in at.output())
     at.host().run()
-    assert at.records.look().end.code == 42
+    assert at.records.snapshot().end.code == 42
     assert at.machine.deleted == ["b1-1"]
 
 
@@ -248,11 +248,11 @@ def test_a_machine_that_shuts_down_saves_and_the_next_start_continues(at):
     at.trainer(body)
     at.later(lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: "ready" in at.output())
     at.host().run()
-    look = at.records.look()
-    assert look.end is None
-    assert [a.code for a in look.histories[0].plan.attempts] == [42]
+    snapshot = at.records.snapshot()
+    assert snapshot.end is None
+    assert [a.code for a in snapshot.histories[0].plan.attempts] == [42]
     at.host().run()
-    assert at.records.look().end.code == 0
+    assert at.records.snapshot().end.code == 0
 
 
 def test_no_attempt_starts_before_a_preemption_that_was_announced(at):
@@ -275,7 +275,7 @@ def test_no_attempt_starts_before_a_preemption_that_was_announced(at):
     at.later(stay, lambda: at.records.plan(1).attempts[:1] and not at.records.plan(1).is_running)
     at.host().run()
     assert started == [1]
-    assert at.records.look().end.code == 0
+    assert at.records.snapshot().end.code == 0
 
 
 def test_an_agent_that_was_killed_counts_a_failure_and_continues(at):
@@ -304,7 +304,7 @@ def test_a_bucket_that_fails_now_and_then_changes_nothing(at):
     at.bucket.before = at.bucket.after = sometimes
     at.host().run()
     at.bucket.before = at.bucket.after = lambda what: None
-    assert at.records.look().end.code == 0
+    assert at.records.snapshot().end.code == 0
     assert at.output() == "attempt 1\nattempt 2\n"
 
 
@@ -330,9 +330,9 @@ def test_a_machine_that_may_not_delete_itself_says_so(at, monkeypatch):
     at.machine.denies = True
     at.trainer("sys.exit(0)")
     at.host().run()
-    look = at.records.look()
-    assert look.end.code == 0
-    assert look.hosts[1][0][0].line == "tpu API: 403 denied"
+    snapshot = at.records.snapshot()
+    assert snapshot.end.code == 0
+    assert snapshot.hosts[1][0][0].line == "tpu API: 403 denied"
 
 
 def test_no_attempt_starts_on_machines_that_a_launcher_has_given_up(at):
@@ -342,7 +342,7 @@ def test_no_attempt_starts_on_machines_that_a_launcher_has_given_up(at):
     at.later(lambda: at.records.retire(1, given_up), lambda: "ready" in at.output())
     at.host().run()
     assert at.machine.deleted == ["b1-1"]
-    assert at.records.look().end is None, "the job goes on elsewhere"
+    assert at.records.snapshot().end is None, "the job goes on elsewhere"
     assert len(at.starts()) == 1
     at.host().run()  # the agent is started again, while the machines are given back
     assert len(at.starts()) == 1
@@ -374,14 +374,14 @@ def test_machines_that_come_after_the_end_of_the_job_are_given_back(at, monkeypa
     assert at.machine.deleted == ["b1-2"]
     assert not (at.folder / "home").exists(), "nothing was installed"
     if what in ("given up", "run again"):
-        assert at.records.look().end is None
+        assert at.records.snapshot().end is None
 
 
 def test_code_that_cannot_be_installed_ends_the_job_with_its_line(at):
     at.bucket.write(f"bundle-{at.submission.bundle[:16]}.tar", b"something else")
     at.trainer("sys.exit(0)")
     at.host().run()
-    end = at.records.look().end
+    end = at.records.snapshot().end
     assert end.code == 1
     assert "its sha256 is" in end.why
     assert at.starts() == []

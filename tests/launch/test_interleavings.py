@@ -27,7 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.tpu import backend as tpu
-from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
 from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, History, HostState, used
 from bert_jax.launch.tpu.records import Records
@@ -64,7 +64,7 @@ class Launchers(RuleBasedStateMachine):
         self.patches += [
             mock.patch.object(tpu.Tpu, "_api", lambda _, job, of=None: Cloud(self, of)),
             mock.patch.object(tpu.log_pieces, "print_last"),
-            *(mock.patch.object(module, "say", str) for module in (tpu, submit, ending)),
+            *(mock.patch.object(module, "say", str) for module in (tpu, submit, teardown)),
             # Each launcher is on another machine: none sees whether the process of another lives.
             mock.patch("bert_jax.launch.tpu.watch._has_ended", return_value=False),
         ]
@@ -89,18 +89,18 @@ class Launchers(RuleBasedStateMachine):
 
     def history(self, machines: Machines) -> History | None:
         records = self.records(machines.of)
-        found = records.look().histories if records else ()
+        found = records.snapshot().histories if records else ()
         return next((one for one in found if one.number == machines.number), None)
 
     def check_create(self, number: int, of: tuple[int, str]) -> None:
         """What is wanted is made within the budgets; what is not is not counted: it goes again."""
         records = self.records(of)
-        look = records.look() if records else None
-        if look is None or look.end:
+        snapshot = records.snapshot() if records else None
+        if snapshot is None or snapshot.end:
             return
-        if any(h.number == number and h.retired for h in look.histories):
+        if any(h.number == number and h.retired for h in snapshot.histories):
             return
-        counted, happened = used(look.histories), self.happened[of]
+        counted, happened = used(snapshot.histories), self.happened[of]
         assert {STOPPED: counted.preemptions, LOST: counted.failures} == happened
         assert happened[STOPPED] <= LIMITS.max_preemptions
         assert happened[LOST] <= LIMITS.max_failures
@@ -123,7 +123,7 @@ class Launchers(RuleBasedStateMachine):
                 of = (records.run, found.id)
                 self.happened.setdefault(of, {STOPPED: 0, LOST: 0})
                 known = self.given_up.setdefault(of, {})
-                for history in records.look().histories:
+                for history in records.snapshot().histories:
                     if history.retired and history.number not in known:
                         known[history.number] = history.retired.code
                         self.note_given_up(of, history)
@@ -194,11 +194,11 @@ class Launchers(RuleBasedStateMachine):
             self.start(2, self.delete if deletes else self.stop)
 
     def delete(self) -> None:
-        ending.remove("b1", self.bucket, Cloud(self, None), poll=10.0, sleep=self.sleep)
+        teardown.remove("b1", self.bucket, Cloud(self, None), poll=10.0, sleep=self.sleep)
 
     def stop(self) -> None:
         records, _ = tpu._existing(job("v4-8"))
-        ending.stop("b1", records, Cloud(self, None), poll=10.0, sleep=self.sleep)
+        teardown.stop("b1", records, Cloud(self, None), poll=10.0, sleep=self.sleep)
 
     @precondition(lambda self: self.is_at_work())
     @rule(data=st.data(), steps=st.sampled_from([1, 1, 2, 3, 4, 6]))
@@ -336,7 +336,7 @@ class Launchers(RuleBasedStateMachine):
         if records.wanted(machines.number, machines.of[1]) is None:
             self.gives_back(machines)
             return
-        restarts, plan = used(records.look().histories), records.plan(machines.number)
+        restarts, plan = used(records.snapshot().histories), records.plan(machines.number)
         now = self.bucket.now
         machines.coordinator = Coordinator(1, plan, restarts, LIMITS, now)
         machines.boot = f"boot {now} {len(plan.attempts)}"
@@ -357,9 +357,9 @@ class Launchers(RuleBasedStateMachine):
         machines.silent_at = self.silent_since(machines)
         plan, number = machines.coordinator.plan, machines.number
         records.set_host(number, 0, HostState(machines.boot, stage, len(plan.attempts), code))
-        look = records.look()
-        events = Events(stopping=look.stopping or look.end is not None)
-        machines.coordinator.advance(look.hosts[number], events, self.bucket.now + 100.0)
+        snapshot = records.snapshot()
+        events = Events(stopping=snapshot.stopping or snapshot.end is not None)
+        machines.coordinator.advance(snapshot.hosts[number], events, self.bucket.now + 100.0)
         if machines.coordinator.plan != plan:
             records.set_plan(number, machines.coordinator.plan)
 
@@ -369,9 +369,14 @@ class Launchers(RuleBasedStateMachine):
         machines = self.some(first, "ACTIVE")
         if not machines or not machines.is_training or not self.records(machines.of):
             return
-        look = self.records(machines.of).look()
+        snapshot = self.records(machines.of).snapshot()
         given_up = self.given_up.get(machines.of, {}).get(machines.number, "no")
-        if code in (STOPPED, LOST) and not look.stopping and not look.end and given_up != code:
+        if (
+            code in (STOPPED, LOST)
+            and not snapshot.stopping
+            and not snapshot.end
+            and given_up != code
+        ):
             self.happened[machines.of][code] += 1
         self.reports(machines, RUNNING, code)
 

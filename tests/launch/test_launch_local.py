@@ -246,13 +246,13 @@ while True:
 @pytest.mark.processes
 def test_every_further_signal_is_passed_on(launch):
     job = launch("""
-seen = []
+observed = []
 def note(number, frame):
-    seen.append(number)
-    mark(f"{host} {len(seen)}")
+    observed.append(number)
+    mark(f"{host} {len(observed)}")
 signal.signal(signal.SIGINT, note)
 mark(f"{host} ready")
-while len(seen) < 2:
+while len(observed) < 2:
     time.sleep(0.01)
 sys.exit(42)
 """)

@@ -9,7 +9,7 @@ from memory_bucket import MemoryBucket
 
 from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, HostState, used
@@ -121,17 +121,17 @@ class Machines(RuleBasedStateMachine):
     def check_create(self, number: int) -> None:
         assert not self.cloud.resources, "two resources of a job"
         assert not self.deleted
-        counted = used(self.records.look().histories)
+        counted = used(self.records.snapshot().histories)
         assert {STOPPED: counted.preemptions, LOST: counted.failures} == self.happened
         assert self.happened[STOPPED] <= LIMITS.max_preemptions
         assert self.happened[LOST] <= LIMITS.max_failures
 
     def check_delete(self, resource: Resource) -> None:
         """A resource that works or is being made is deleted only after the job's end."""
-        look = self.owner(resource.number).look()
-        if resource.state in STARTING and not look.end:
+        snapshot = self.owner(resource.number).snapshot()
+        if resource.state in STARTING and not snapshot.end:
             assert resource.state == "ACTIVE"
-            assert [h.number for h in look.histories if h.retired][-1:] == [resource.number]
+            assert [h.number for h in snapshot.histories if h.retired][-1:] == [resource.number]
 
     @invariant()
     def at_most_one_resource_exists(self) -> None:
@@ -146,7 +146,7 @@ class Machines(RuleBasedStateMachine):
     def silent(self) -> bool:
         """Whether the host of the newest resource has not reported for too long."""
         number = max(self.cloud.resources, default=0)
-        hosts, made = self.records.hosts(number), self.records.look().active.get(number, 0.0)
+        hosts, made = self.records.hosts(number), self.records.snapshot().active.get(number, 0.0)
         return any(age > SILENT for _, age in hosts.values()) or (not hosts and made > ABSENT)
 
     @property
@@ -201,7 +201,7 @@ class Machines(RuleBasedStateMachine):
 
     def note_given_up(self) -> None:
         """Counts the machines that a launcher has given up because their host is silent."""
-        for history in self.records.look().histories:
+        for history in self.records.snapshot().histories:
             retired = history.retired
             if retired and history.number not in self.given_up:
                 self.given_up[history.number] = retired.code
@@ -286,9 +286,9 @@ class Machines(RuleBasedStateMachine):
         number, records = self.newest.number, self.host_records
         attempt = len(self.coordinator.plan.attempts)
         records.set_host(number, 0, HostState(self.boot, stage, attempt, code))
-        look, before = records.look(), self.coordinator.plan
-        events = Events(stopping=look.stopping or look.end is not None)
-        self.coordinator.advance(look.hosts[number], events, self.bucket.now + 100.0)
+        snapshot, before = records.snapshot(), self.coordinator.plan
+        events = Events(stopping=snapshot.stopping or snapshot.end is not None)
+        self.coordinator.advance(snapshot.hosts[number], events, self.bucket.now + 100.0)
         if self.coordinator.plan != before:
             records.set_plan(number, self.coordinator.plan)
 
@@ -297,11 +297,11 @@ class Machines(RuleBasedStateMachine):
     def the_host_boots(self) -> None:
         number = self.newest.number
         records = self.host_records = self.owner(number)
-        look, plan = records.look(), records.plan(number)
-        if look.end:  # it gives the machines back
+        snapshot, plan = records.snapshot(), records.plan(number)
+        if snapshot.end:  # it gives the machines back
             self.cloud.move(number, "DELETING")
             return
-        restarts = used(look.histories)
+        restarts = used(snapshot.histories)
         self.coordinator = Coordinator(1, plan, restarts, LIMITS, self.bucket.now)
         self.boot = f"boot {self.bucket.now} {len(plan.attempts)}"
         self.host_reports(INSTALLING)
@@ -319,9 +319,9 @@ class Machines(RuleBasedStateMachine):
     )
     @rule(code=st.sampled_from([0, 1, 42, 42, 43, 43, 44]))
     def the_attempt_ends(self, code: int) -> None:
-        look, number = self.host_records.look(), self.newest.number
+        snapshot, number = self.host_records.snapshot(), self.newest.number
         self.host_reports(RUNNING, code)
-        over = look.stopping or look.end or number < self.first
+        over = snapshot.stopping or snapshot.end or number < self.first
         if code in self.happened and not over and self.given_up.get(number) != code:
             self.happened[code] += 1
 
@@ -346,7 +346,7 @@ class Machines(RuleBasedStateMachine):
     def the_user_stops_the_job(self, really: bool) -> None:
         """Also without an answer of the host."""
         if really:
-            ending.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
+            teardown.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
             self.has_left = True
             assert not self.cloud.resources
 
@@ -354,7 +354,7 @@ class Machines(RuleBasedStateMachine):
     @rule(really=RARELY)
     def the_user_deletes_the_job(self, really: bool) -> None:
         if really:
-            ending.remove("job", self.bucket, self.cloud, poll=10.0, sleep=self.while_waiting)
+            teardown.remove("job", self.bucket, self.cloud, poll=10.0, sleep=self.while_waiting)
             self.deleted, self.late = True, []
             assert self.bucket.list() == []
 
@@ -384,7 +384,7 @@ class Machines(RuleBasedStateMachine):
     def teardown(self) -> None:
         """However it went, `stop` ends it."""
         if not self.deleted:
-            ending.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
+            teardown.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
         assert not self.cloud.resources
 
 

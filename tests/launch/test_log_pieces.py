@@ -6,7 +6,7 @@ from memory_bucket import MemoryBucket
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.tpu.history import Attempt, History, Plan
 from bert_jax.launch.tpu.log_pieces import Printer, print_last
-from bert_jax.launch.tpu.records import Look, Records
+from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.submission import Submission
 
 
@@ -23,14 +23,14 @@ class Logs:
     def count(self, what: str) -> None:
         self.reads += what == "read"
 
-    def look(self, attempts: int, resources: int = 1) -> Look:
+    def look(self, attempts: int, resources: int = 1) -> Snapshot:
         """At a job of two hosts; attempts: their number on each queued resource."""
         plan = Plan((Attempt(),) * attempts)
         submission = Submission(
             digest="", topology="v4-16", hosts=2, first=1, bundle="", version="", words=(),
             python_path=(), env=(), env_from=(), limits=Limits(),
         )  # fmt: skip
-        return Look(
+        return Snapshot(
             submission=submission, stopping=False, end=None, reported=False, hosts={}, idle=0.0,
             histories=tuple(History(1 + index, plan) for index in range(resources)), watching=None,
         )  # fmt: skip
@@ -54,14 +54,14 @@ def test_each_line_is_printed_once_when_it_is_complete(logs, capsys):
     logs.append(1, "x\n")
     printer.print_written()
     assert capsys.readouterr().out == "host-0 | a\nhost-1 | x\n"
-    look = logs.look(attempts=2)
-    printer.print_new(look)
+    snapshot = logs.look(attempts=2)
+    printer.print_new(snapshot)
     assert capsys.readouterr().out == ""
     logs.append(0, "b\nc")
     logs.append(0, "agent\n", attempt=0)
     logs.append(1, "y\n", attempt=2)
     logs.append(1, "z\n", attempt=2)
-    printer.print_new(look)
+    printer.print_new(snapshot)
     assert capsys.readouterr().out == "host-0 | agent\nhost-0 | bb\nhost-1 | y\nhost-1 | z\n"
     printer.print_rest()
     assert capsys.readouterr().out == "host-0 | c\n"

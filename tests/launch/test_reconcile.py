@@ -10,9 +10,9 @@ from bert_jax.launch.tpu.reconcile import (
     Delete,
     Finish,
     Leave,
+    Observed,
     Resource,
     Retire,
-    Seen,
     Wait,
     reconcile,
 )
@@ -36,7 +36,7 @@ def refused(number: int) -> History:
 def act(
     resources: list[Resource], *histories: History, limits: Limits = LIMITS, **seen: object
 ) -> object:
-    return reconcile(Seen(resources, histories, **seen), limits)
+    return reconcile(Observed(resources, histories, **seen), limits)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_preempted_one_is_given_up_deleted_waited_for_and_requested_again():
     )
     history = worked(1, None, retired=STOPPED)
     assert act(suspended, history) == Delete(1)
-    assert act([Resource(1, "DELETING")], history) == Wait("the machines to be given back")
+    assert act([Resource(1, "DELETING")], history) == Wait("the TPU to be released")
     assert act([], history) == Create(2)
 
 
@@ -145,9 +145,7 @@ def test_another_refusal_ends_the_job_with_its_line(code, message):
 def test_the_machines_of_a_job_that_has_ended_are_deleted_if_the_hosts_could_not():
     end = End(0, "host-0 ended with 0")
     assert act([Resource(1, "ACTIVE")], worked(1, 0), end=end) == Delete(1)
-    assert act([Resource(1, "DELETING")], worked(1, 0), end=end) == Wait(
-        "the machines to be given back"
-    )
+    assert act([Resource(1, "DELETING")], worked(1, 0), end=end) == Wait("the TPU to be released")
     assert act([], worked(1, 0), end=end) == Leave(end)
 
 

@@ -8,7 +8,7 @@ from stepped import Program, current
 
 from bert_jax.errors import UserError
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.tpu import ending, submit
+from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.history import RUNNING, Attempt, End, HostState, Plan
 from bert_jax.launch.tpu.reconcile import Resource
 from bert_jax.launch.tpu.records import Records
@@ -82,7 +82,7 @@ class Site:
 
     def remover(self) -> Program:
         def work() -> None:
-            ending.remove("b1", self.bucket, self.cloud, poll=10.0, sleep=self.sleep)
+            teardown.remove("b1", self.bucket, self.cloud, poll=10.0, sleep=self.sleep)
 
         return self.start("user", work)
 
@@ -137,7 +137,7 @@ def test_a_launcher_that_wakes_up_with_an_old_list_does_not_give_up_what_another
     site.records.set_host(1, 0, HostState("boot", RUNNING, 1))
     looks = site.bucket.now + 100.0
     site.run(first, lambda: site.bucket.now >= looks)
-    assert site.records.look().histories[0].retired is None
+    assert site.records.snapshot().histories[0].retired is None
     assert site.cloud.resources[1].state == "ACTIVE"
 
 
@@ -161,7 +161,7 @@ def test_machines_that_are_requested_while_the_job_is_deleted_are_given_back(sit
         assert not site.cloud.resources
         assert not site.bucket.list(), "the launcher wrote to the records of a deleted job"
     else:
-        assert site.records.look().watching[0]["host"] == "vm"
+        assert site.records.snapshot().watching[0]["host"] == "vm"
 
 
 def test_a_job_that_is_run_again_while_it_is_deleted_ends_before_its_machines_are_deleted(site):
@@ -174,7 +174,7 @@ def test_a_job_that_is_run_again_while_it_is_deleted_ends_before_its_machines_ar
     (number,) = site.cloud.resources
     site.trains(number)
     site.run(user, lambda: site.cloud.resources[number].state == "DELETING")
-    assert site.records.look().end.code == 42
+    assert site.records.snapshot().end.code == 42
     site.run(user)
     assert user.error is None
     assert not site.bucket.list()

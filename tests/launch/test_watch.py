@@ -66,12 +66,12 @@ def test_machines_of_which_a_host_never_reports_are_given_up():
     bucket.now += ABSENT - 20.0  # the host 0 reports until then
     records.set_host(1, 0, HostState("boot", READY))
     launcher.tick()
-    assert records.look().histories[0].retired is None
+    assert records.snapshot().histories[0].retired is None
     bucket.now += 40.0
     launcher = Watcher("b1", records, cloud, said.append, poll=10.0)  # a launcher may have died
     launcher.tick()
     why = "host-1: no report in the first 40 minutes"
-    retired = records.look().histories[0].retired
+    retired = records.snapshot().histories[0].retired
     assert (retired.code, retired.why) == (LOST, why)
     assert said[-1] == f"b1-1: {why}; starting again in 1 s (0 of 1 failures left)"
     launcher.tick()
@@ -80,7 +80,7 @@ def test_machines_of_which_a_host_never_reports_are_given_up():
     launcher.tick()
     bucket.now += ABSENT + 1.0
     launcher.tick()
-    assert records.look().end.code == LOST
+    assert records.snapshot().end.code == LOST
     launcher.tick()
     assert cloud.deleted == [1, 2]
 

@@ -17,7 +17,7 @@ from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import records
 from bert_jax.training import per_example
-from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.training.per_example import PerExample
 
 DOCUMENTS, EXAMPLES = 40, 200
@@ -56,9 +56,9 @@ class MadeRuns:
         count = np.ones(EXAMPLES, np.float32)
         sums = {"mlm": {"loss": loss.astype(np.float32), "count": count, "correct": count}}
         phase = run.config.phases[-1]
-        forms = {OWN: HeldOutForm.of(run.config, phase)}
+        forms = {OWN: EvalSetting.of(run.config, phase)}
         for name in map(self.ablation.form, self.ablation.texts):
-            forms[name] = HeldOutForm.parse(name, phase.seq_length)
+            forms[name] = EvalSetting.parse(name, phase.seq_length)
         one = PerExample(document, (document % 2).astype(np.uint16), sums)
         metrics = {"mlm/loss": float(loss.mean()), "mlm/baseline_loss": 7.0, "mlm/accuracy": 0.3}
         about = {

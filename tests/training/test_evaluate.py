@@ -23,8 +23,8 @@ from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
 from bert_jax.training import per_example
+from bert_jax.training.eval_setting import EvalSetting
 from bert_jax.training.held_out import HeldOut
-from bert_jax.training.held_out_form import HeldOutForm
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
 
@@ -96,7 +96,7 @@ def test_other_examples_are_made_without_separators_that_they_cannot_have(store)
     data = dataclasses.replace(config.data, pairing="full_sentences", separators="sentences")
     config = dataclasses.replace(config, data=data)
     for pairing in ("single", "doc_sentences", None):
-        form = HeldOutForm.of(config, config.phases[0], pairing=pairing)
+        form = EvalSetting.of(config, config.phases[0], pairing=pairing)
         wanted = "documents" if pairing == "single" else "sentences"
         assert form.data.separators == wanted
 
@@ -114,13 +114,13 @@ def test_a_model_is_measured_on_what_it_learned_and_the_data_has_labels_for(
     objectives, pairing, measured, store
 ):
     config = dataclasses.replace(small_config(store), objectives=objectives)
-    form = HeldOutForm.of(config, config.phases[0], pairing=pairing)
+    form = EvalSetting.of(config, config.phases[0], pairing=pairing)
     assert form.apply(config, config.phases[0]).objectives == measured
 
 
 def test_data_without_labels_for_a_model_is_one_line(store):
     config = dataclasses.replace(small_config(store), objectives="nsp")
-    form = HeldOutForm.of(config, config.phases[0], pairing="single")
+    form = EvalSetting.of(config, config.phases[0], pairing="single")
     with pytest.raises(UserError, match=r"^pairing=single: makes no labels for nsp, .* choose"):
         form.apply(config, config.phases[0])
 
@@ -341,7 +341,7 @@ def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys
 def test_an_example_is_of_the_document_that_it_begins_in(store):
     """Against the pieces of `single`, whose examples never leave a document."""
     config = small_config(store)
-    form = HeldOutForm.parse("single/token", 32).apply(config, config.phases[0])
+    form = EvalSetting.parse("single/token", 32).apply(config, config.phases[0])
     held_out = HeldOut(form, form.phases[0], store)
     examples = held_out._batches.evaluation_examples(held_out.rows)
     documents = np.repeat(
@@ -367,7 +367,7 @@ def test_a_form_is_the_same_whatever_a_run_was_trained_with(store):
     seen = []
     for each in (config, other):
         each = dataclasses.replace(each, evaluation=dataclasses.replace(each.evaluation, batches=0))
-        applied = HeldOutForm.parse("single/token", 32).apply(each, each.phases[0])
+        applied = EvalSetting.parse("single/token", 32).apply(each, each.phases[0])
         seen.append(rows_seen(applied, store))
     assert set(seen[0]) == set(seen[1])
     for name, array in seen[0].items():

@@ -1,4 +1,4 @@
-"""How a family of classes in transformers names weights and settings, relative to BERT."""
+"""Layouts: names of weights and settings in a family of transformers classes, relative to BERT."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

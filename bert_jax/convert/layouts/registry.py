@@ -19,7 +19,8 @@ _BY_FORM = {(x.layout, x.position, x.norm_position): x for x in LAYOUTS}
 
 
 def positions_after_pad(model: ModelConfig) -> bool:
-    """Whether transformers gives the padding id a position of its own, which is not counted."""
+    """Returns whether transformers gives the padding id a position of its own, which is not
+    counted."""
     found = _BY_FORM.get((model.layout, model.position, model.norm_position))
     return bool(found and found.positions_after_pad)
 

@@ -30,7 +30,7 @@ _AGAIN = "copy or download the checkpoint again"
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor is stored; `dtype` is None for a kind that cannot be read, such as text."""
+    """The location of a tensor; `dtype` is None for a kind that cannot be read, such as text."""
 
     dtype: np.dtype | None
     shape: tuple[int, ...]

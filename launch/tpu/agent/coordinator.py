@@ -19,7 +19,7 @@ _KILLED = -9  # exit code of a process that went with its host
 
 @dataclasses.dataclass(frozen=True)
 class Events:
-    """What happened besides the hosts' reports.
+    """Events other than the reports of the hosts.
 
     stopping: the user asked the job to stop. leaving: the machine of this host or of another is
     about to go, so no attempt starts.
@@ -129,7 +129,7 @@ class Coordinator:
 
 
 def _is_ready(hosts: Hosts, index: int) -> bool:
-    """Whether a host can start an attempt."""
+    """Returns whether a host can start an attempt."""
     if index not in hosts:
         return False
     state, age = hosts[index]

@@ -49,7 +49,7 @@ def _held(process: Path) -> str | None:
 
 
 def _is_ours(process: Path) -> bool:
-    """Whether a process has the variable that the agent gives to those that it starts."""
+    """Returns whether a process has the variable that the agent gives to those that it starts."""
     with contextlib.suppress(OSError):
         return f"{HOST_VARIABLE}=".encode() in (process / "environ").read_bytes()
     return False

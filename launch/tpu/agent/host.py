@@ -125,7 +125,8 @@ class Host:
             os.close(log)
 
     def _is_given_up(self) -> bool:
-        """Whether host 0 is to start no attempt: a launcher requests other machines, or has.
+        """Returns whether host 0 is to start no attempt: a launcher requests other machines, or
+        has.
 
         Two queued resources exist if the request of a launcher was late.
         """
@@ -141,7 +142,7 @@ class Host:
             self._coordinator = Coordinator(
                 self._place.hosts,
                 self._planned,
-                used(self._records.look().histories),
+                used(self._records.snapshot().histories),
                 self._submission.limits,
                 time.monotonic(),
             )
@@ -260,7 +261,7 @@ class Host:
                 self._machine.delete_resource(self._name)
                 return
             except MachineError as error:
-                self.say(f"the machines are not given back: {error}")
+                self.say(f"the TPU is not released: {error}")
                 self._state = dataclasses.replace(self._state, line=str(error))
                 with contextlib.suppress(BucketError):
                     self._report()

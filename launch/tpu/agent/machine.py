@@ -1,4 +1,4 @@
-"""What a Google machine knows of itself: its metadata server, its account, its place in a slice."""
+"""Metadata of a Google machine: its server, its account, its place in a slice."""
 
 import base64
 import dataclasses
@@ -98,7 +98,7 @@ class Machine:
         return dict(re.findall(r"^\s*(\w+)\s*:\s*'?([^'\n]*)'?\s*$", text, re.MULTILINE))
 
     def is_leaving(self) -> bool:
-        """Whether the machine is about to be preempted or stopped for maintenance."""
+        """Returns whether the machine is about to be preempted or stopped for maintenance."""
         try:
             preempted = self.get("instance/preempted") or "FALSE"
             event = self.get("instance/maintenance-event") or "NONE"

@@ -1,4 +1,4 @@
-"""The form in which held-out text is asked: which tokens are predicted, and what the model sees.
+"""Evaluation settings: which tokens of held-out text are masked, and what context the model sees.
 
 Runs are comparable on a form, whatever they were trained with. The name of a form is `own`, that of
 a run's training phase, or `PAIRING/MASKING`, such as `single/span`, with the default of every other
@@ -27,8 +27,8 @@ _NOT_OF_A_FORM: Final[dict[str, Any]] = {**UNMIXED, "store": "", "dupe_factor": 
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutForm:
-    """Everything that decides the examples and masks of held-out text.
+class EvalSetting:
+    """All settings that decide the examples and masks of held-out text.
 
     Attributes:
         data: how examples are made and masked: the pairing, separators, short sequences, masking,
@@ -42,7 +42,7 @@ class HeldOutForm:
     max_predictions: int
 
     @classmethod
-    def of(cls, config: Config, phase: PhaseConfig, **changes: str | None) -> "HeldOutForm":
+    def of(cls, config: Config, phase: PhaseConfig, **changes: str | None) -> "EvalSetting":
         """Returns the form of a phase of a run, with other settings of `config.data` where given.
 
         What does not apply to another pairing or masking is left out: separators, and the span
@@ -57,7 +57,7 @@ class HeldOutForm:
         return cls(data, phase.seq_length, phase.max_predictions)
 
     @classmethod
-    def parse(cls, name: str, seq_length: int) -> "HeldOutForm":
+    def parse(cls, name: str, seq_length: int) -> "EvalSetting":
         """Returns the form PAIRING/MASKING, with @RATE and :LENGTH behind it where given.
 
         seq_length: without a length in the name.

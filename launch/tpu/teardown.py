@@ -25,7 +25,7 @@ def stop(
     poll: float,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Asks a job to save and end, and waits until no machine of it exists.
+    """Stops a job gracefully and waits until no machine of it exists.
 
     poll: seconds between two looks.
 
@@ -68,7 +68,7 @@ def remove(
     """
     ended: list[int] = []
     while True:
-        # In this order: what is listed was requested for a submission that is seen.
+        # In this order: what is listed was requested for a submission that is observed.
         left, entries = api.list(), bucket.list()
         newest = runs(entry.name for entry in entries)[-1:]
         if newest != ended:  # also one that was submitted when the last had ended
