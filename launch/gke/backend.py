@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED, verdict
 from bert_jax.hardware.slices import Slice
+from bert_jax.launch import programs
 from bert_jax.launch.gke import manifest
 from bert_jax.launch.gke.checks import gke_checks, queue_reason
 from bert_jax.launch.gke.kubectl import Kubectl, condition
@@ -25,7 +26,6 @@ from bert_jax.launch.gke.manifest import DIGEST, NAME, WORKDIR
 from bert_jax.launch.job import Job, JobId, Rendering, check_image, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
-from bert_jax.launch.programs import answer, change
 from bert_jax.launch.restarts import UNLIMITED
 
 _POLL = 5.0  # seconds between two questions to the cluster
@@ -126,14 +126,14 @@ class Gke:
         with tempfile.TemporaryDirectory() as folder:
             rendering.write(Path(folder))
             for command in rendering.commands:
-                change(command, folder=Path(folder))
+                programs.change(command, folder=Path(folder))
 
     def _watch(self, job: Job, *, is_new: bool) -> int:
         """Prints logs and every change until the job has ended; returns its exit code."""
         shown = ""
         with PodLogs(self._log_words(job), is_new=is_new) as logs:
-            while (found := answer(lambda: self._find(job), _POLL)) and not _ended(found):
-                pods = answer(lambda: self._pods(job), _POLL)
+            while (found := programs.answer(lambda: self._find(job), _POLL)) and not _ended(found):
+                pods = programs.answer(lambda: self._pods(job), _POLL)
                 if (line := self._progress(found, pods)) != shown:
                     say(f"{job.name}: {line}")
                     shown = line
@@ -186,10 +186,10 @@ class Gke:
         found: dict[str, Any] | None = self._found(job)
         with PodLogs(self._log_words(job), is_new=True) as logs:
             while follow and found and not _ended(found):
-                if _are_there(found, answer(lambda: self._pods(job), _POLL)):
+                if _are_there(found, programs.answer(lambda: self._pods(job), _POLL)):
                     logs.follow(_restarts(found))
                 time.sleep(_POLL)
-                found = answer(lambda: self._find(job), _POLL)
+                found = programs.answer(lambda: self._find(job), _POLL)
             code = logs.finish(_restarts(found)) if found else 0
         if code != 0:  # kubectl has said why
             raise UserError(f"{job.name}: kubectl logs ended with {code}")

@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.launch.programs import ProgramError, call, change
+from bert_jax.launch import programs
+from bert_jax.launch.programs import ProgramError
 
 _NO_KIND = "the server could not find the requested resource"
 
@@ -24,11 +25,11 @@ class Kubectl:
 
     def read(self, *words: str, data: str | None = None) -> str:
         """Calls it; see `programs.call`."""
-        return call(self.words(*words), data=data)
+        return programs.call(self.words(*words), data=data)
 
     def change(self, *words: str) -> str:
         """Prints the command and calls it, until what it deletes is gone; see `programs.change`."""
-        return change(self.words(*words), limit=None)
+        return programs.change(self.words(*words), limit=None)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Returns an object; None if there is none. UserError if the cluster has no such kind."""

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from bert_jax.errors import UserError
+from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, private_file
-from bert_jax.launch.programs import ProgramError, answer, call, change
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.slurm.log_file import LogFile
 from bert_jax.launch.slurm.options import check_time, check_variables, check_words
 from bert_jax.launch.slurm.queue import WAITING, comment, exit_code, find
@@ -117,7 +118,7 @@ class Slurm:
             script = Path(folder, "batch.sh")
             script.write_text(self._script(job, code), encoding="utf-8")
             try:
-                call(["sbatch", "--test-only", *self._options(job), str(script)])
+                programs.call(["sbatch", "--test-only", *self._options(job), str(script)])
             except ProgramError as error:
                 line = f"sbatch refuses it: {error.reason}"
                 raise CheckFailedError(line, "see --dry_run for its options") from None
@@ -197,7 +198,7 @@ class Slurm:
         with tempfile.TemporaryDirectory() as folder:
             rendering.write(Path(folder))
             for command in rendering.commands:
-                printed = change(command, folder=Path(folder))
+                printed = programs.change(command, folder=Path(folder))
         return printed.strip().partition(";")[0]  # NUMBER;CLUSTER
 
     def status(self, job: JobId) -> str:
@@ -251,7 +252,7 @@ class Slurm:
 
 def _cancel(*words: str) -> None:
     with contextlib.suppress(ProgramError):  # it has just ended: the next look shows whether
-        change(["scancel", *words])
+        programs.change(["scancel", *words])
 
 
 def _environment(job: Job) -> Iterator[str]:
@@ -265,7 +266,7 @@ def _environment(job: Job) -> Iterator[str]:
 def _watch(job: JobId, number: str, log: LogFile) -> int:
     """Prints the log and every change of state until the job has ended; returns its exit code."""
     shown = ""
-    while found := answer(lambda: find(job), _POLL):
+    while found := programs.answer(lambda: find(job), _POLL):
         log.copy_lines()
         if str(found) != shown:
             shown = str(found)
@@ -278,10 +279,10 @@ def _watch(job: JobId, number: str, log: LogFile) -> int:
 
 
 def _check_version() -> str:
-    printed = call(["sbatch", "--version"]).strip()
+    printed = programs.call(["sbatch", "--version"]).strip()
     numbers = tuple(map(int, re.findall(r"\d+", printed)[:2]))
     if numbers < _VERSION:
         least = ".".join(map(str, _VERSION))
         raise CheckFailedError(f"{printed} is too old", f"ask for {least} or newer")
-    call(["squeue", "--me", "--noheader"])  # the controller answers
+    programs.call(["squeue", "--me", "--noheader"])  # the controller answers
     return printed

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED
+from bert_jax.launch import programs
 from bert_jax.launch.job import JobId
-from bert_jax.launch.programs import ProgramError, call
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.slurm.requeue import State
 from bert_jax.storage.digest import sha256
 
@@ -41,7 +42,7 @@ def find(job: JobId) -> QueuedJob | None:
     """Returns the job of this name and workdir that has not ended; UserError if another has the
     name."""
     words = ["squeue", "--me", f"--name={job.name}", "--noheader", "--format=%A|%T|%R|%k"]
-    for line in call(words).splitlines():
+    for line in programs.call(words).splitlines():
         number, state, where, text = line.split("|", 3)
         if state not in _AT_WORK:
             continue
@@ -63,7 +64,7 @@ def exit_code(job: JobId, number: str) -> int:
     if Path(job.folder, "stop").exists():  # cancelled while it waited
         return STOPPED
     try:  # ended by something else than its script
-        shown = call(["scontrol", "show", "job", number, "--oneliner"])
+        shown = programs.call(["scontrol", "show", "job", number, "--oneliner"])
     except ProgramError:  # forgotten
         return LOST
     about = dict(word.split("=", 1) for word in shown.split() if "=" in word)

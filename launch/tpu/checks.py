@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+from bert_jax.launch import programs
 from bert_jax.launch.job import Job
 from bert_jax.launch.preflight import Check, CheckFailedError
-from bert_jax.launch.programs import ProgramError, call
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu.queued_resources import QueuedResources, api_error
 
 _OLDEST = 440  # version of gcloud: the first with queued-resources create --spot
@@ -35,7 +36,7 @@ def tpu_checks(
 
 
 def _gcloud() -> str:
-    version = json.loads(call(["gcloud", "version", "--format=json"]))["Google Cloud SDK"]
+    version = json.loads(programs.call(["gcloud", "version", "--format=json"]))["Google Cloud SDK"]
     if int(version.split(".")[0]) < _OLDEST:
         remedy = f"needs {_OLDEST}: gcloud components update"
         raise CheckFailedError(f"gcloud {version}: too old", remedy)
@@ -44,7 +45,7 @@ def _gcloud() -> str:
 
 def _login() -> str:
     try:
-        call(["gcloud", "auth", "print-access-token", "--quiet"])
+        programs.call(["gcloud", "auth", "print-access-token", "--quiet"])
     except ProgramError:
         raise CheckFailedError("gcloud: not logged in", "gcloud auth login") from None
     return _value("config", "get-value", "account") or "logged in"
@@ -53,10 +54,10 @@ def _login() -> str:
 def _zone(zone: str, kind: str, project: Sequence[str]) -> str:
     """Checks that a zone offers a type."""
     words = ["gcloud", "compute", "tpus", "accelerator-types", "list", *project]
-    types = _names(call([*words, f"--zone={zone}", "--format=value(name)"]))
+    types = _names(programs.call([*words, f"--zone={zone}", "--format=value(name)"]))
     if kind in types:
         return f"{zone} offers {kind}"
-    others = call([*words, "--zone=-", f"--filter=type={kind}", "--format=value(name)"])
+    others = programs.call([*words, "--zone=-", f"--filter=type={kind}", "--format=value(name)"])
     zones = sorted(set(re.findall(r"locations/([\w-]+)/", others)))[:_ZONES]
     remedy = f"--zone=… of {', '.join(zones)}" if zones else "no zone does; choose another type"
     raise CheckFailedError(f"{zone} does not offer {kind}", remedy)
@@ -76,7 +77,8 @@ def _region(workdir: str, zone: str) -> str:
     """Says whether the bucket is near; one that is not is slow and costs, but works."""
     bucket, region = "/".join(workdir.split("/")[:3]), zone.rpartition("-")[0]
     try:
-        where = call(["gcloud", "storage", "buckets", "describe", bucket, _BUCKET_FORMAT]).split()
+        words = ["gcloud", "storage", "buckets", "describe", bucket, _BUCKET_FORMAT]
+        where = programs.call(words).split()
     except ProgramError as error:
         return f"{bucket}: location not known ({api_error(error)})"
     location = where[0].lower() if where else ""
@@ -112,4 +114,4 @@ def _compute_account(project: str) -> str:
 
 
 def _value(*words: str) -> str:
-    return call(["gcloud", *words]).strip()
+    return programs.call(["gcloud", *words]).strip()

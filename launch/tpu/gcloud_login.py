@@ -2,7 +2,8 @@
 
 import time
 
-from bert_jax.launch.programs import ProgramError, call
+from bert_jax.launch import programs
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.queued_resources import api_error
 
@@ -21,7 +22,8 @@ class Login:
         """Raises BucketError if gcloud has none: without a login, or without a network."""
         if time.time() > self._until:  # a clock that also counts while a laptop sleeps
             try:
-                self._token = call(["gcloud", "auth", "print-access-token", "--quiet"]).strip()
+                words = ["gcloud", "auth", "print-access-token", "--quiet"]
+                self._token = programs.call(words).strip()
             except ProgramError as error:
                 reason = api_error(error)
                 raise BucketError(

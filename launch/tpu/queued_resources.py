@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.launch import programs
 from bert_jax.launch.job import Rendering
-from bert_jax.launch.programs import ProgramError, call, change
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu.reconcile import Resource, transient_code
 from bert_jax.launch.tpu.submission import RESOURCE
 
@@ -127,14 +128,14 @@ def _submission(about: Any) -> str:
 
 def _call(words: Sequence[str]) -> str:
     try:
-        return call(words)
+        return programs.call(words)
     except ProgramError as error:
         raise api_error(error) from None
 
 
 def _change(words: Sequence[str], *, folder: Path | None = None, fine: str) -> None:
     try:
-        change(words, folder=folder)
+        programs.change(words, folder=folder)
     except ProgramError as error:
         refused = api_error(error)
         if refused.name != fine:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bert_jax.launch import programs
 from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu import gcloud_login
 from bert_jax.launch.tpu.bucket import BucketError
@@ -33,7 +34,7 @@ def gcloud(monkeypatch):
         state["calls"] += 1
         return f"token {state['calls']}\n"
 
-    monkeypatch.setattr(gcloud_login, "call", call)
+    monkeypatch.setattr(programs, "call", call)
     monkeypatch.setattr(gcloud_login.time, "time", lambda: state["now"])
     return state
 
@@ -50,7 +51,7 @@ def test_without_a_login_the_line_says_how_to_log_in(monkeypatch):
     def call(words):
         raise ProgramError(words, 1, LOGGED_OUT)
 
-    monkeypatch.setattr(gcloud_login, "call", call)
+    monkeypatch.setattr(programs, "call", call)
     with pytest.raises(BucketError) as refused:  # after which a launcher looks again
         Login().token()
     assert str(refused.value) == (

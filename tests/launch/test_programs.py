@@ -28,7 +28,7 @@ def in_turn(*results):
     """A function that returns or raises these, one at each call."""
     left = iter(results)
 
-    def ask(*of):
+    def ask(*of, **options):
         result = next(left)
         if isinstance(result, Exception):
             raise result
@@ -72,7 +72,7 @@ def test_a_slurm_job_that_ends_while_it_is_stopped_has_ended(monkeypatch, tmp_pa
     found = QueuedJob("7", state, "", {"grace": "-100"})
     monkeypatch.setattr(slurm, "find", in_turn(found, None))
     gone = ProgramError(["scancel"], 1, "scancel: error: Kill job error on job id 7: Invalid job\n")
-    monkeypatch.setattr(slurm, "change", in_turn(gone))
+    monkeypatch.setattr(programs, "call", in_turn(gone))
     of = job(workdir=str(tmp_path))
     (tmp_path / "launch/b1").mkdir(parents=True)
     Slurm().stop(of)
@@ -80,7 +80,7 @@ def test_a_slurm_job_that_ends_while_it_is_stopped_has_ended(monkeypatch, tmp_pa
 
 
 def test_a_slurm_that_is_too_old_is_one_line(monkeypatch):
-    monkeypatch.setattr(slurm, "call", lambda words: "slurm 19.05.8\n")
+    monkeypatch.setattr(programs, "call", lambda words: "slurm 19.05.8\n")
     with pytest.raises(CheckFailedError, match=r"^slurm 19\.05\.8 is too old; ask for 20\.11 or"):
         slurm._check_version()
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.launch import programs
 from bert_jax.launch.programs import ProgramError
-from bert_jax.launch.tpu import queued_resources
 from bert_jax.launch.tpu.queued_resources import ApiError, QueuedResources
 from bert_jax.launch.tpu.reconcile import Resource, is_transient
 
@@ -36,8 +36,7 @@ def resources(monkeypatch, *, prints: str = "[]", errors: str = "") -> QueuedRes
             raise ProgramError(words, 1, errors)
         return prints
 
-    monkeypatch.setattr(queued_resources, "call", call)
-    monkeypatch.setattr(queued_resources, "change", call)
+    monkeypatch.setattr(programs, "call", call)
     return QueuedResources("b1", "gs://bucket/b1/launch/b1", ("--zone=z",))
 
 

@@ -10,8 +10,6 @@ from bert_jax.errors import UserError
 from bert_jax.launch import programs
 from bert_jax.launch.preflight import run_checks
 from bert_jax.launch.programs import ProgramError
-from bert_jax.launch.tpu import checks as tpu_checks
-from bert_jax.launch.tpu import queued_resources
 from bert_jax.launch.tpu.backend import Tpu
 
 EMAIL = "123-compute@developer.gserviceaccount.com"
@@ -45,8 +43,7 @@ def gcloud(monkeypatch):
             raise found
         return str(found)
 
-    for module in (programs, queued_resources, tpu_checks):
-        monkeypatch.setattr(module, "call", call)
+    monkeypatch.setattr(programs, "call", call)
     return prints
 
 
