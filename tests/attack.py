@@ -18,7 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KINDS = {
-    "checkpoints": "test_corruption test_checkpoint_faults test_checkpoint_identity",
+    "checkpoints": "test_fault_matrix test_corruption test_checkpoint_faults "
+    "test_checkpoint_identity",
     "buckets": "test_remote_checkpoints test_remote",
     "stores": "test_store_corruption test_verify test_store_changes",
     "builds": "test_build_leftovers test_left_out test_formats",

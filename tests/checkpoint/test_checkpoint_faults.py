@@ -20,7 +20,7 @@ from saving_process import STEPS, keeping, over, place, state_of
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.errors import StorageError
-from bert_jax.storage import atomic, retry
+from bert_jax.storage import atomic
 from bert_jax.workdir.layout import Workdir
 
 PROGRAM = Path(__file__).parents[1] / "support" / "saving_process.py"
@@ -201,33 +201,6 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
     assert (code, pauses, lines[-1]) == (0, ["1 s", "2 s", "4 s"], "saved 12"), err
     assert restored(tmp_path) == 12
     assert names(tmp_path) == ["12", "7"]
-
-
-def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
-    told = []
-    checkpoints = RunCheckpoints(
-        Workdir.open(tmp_path),
-        keeping(9, attempts=3),
-        record_event=lambda *event: told.append(event),
-    )
-    save(checkpoints, 3)
-    checkpoints.wait()
-    (tmp_path / "checkpoints").rename(tmp_path / "away")
-    (tmp_path / "checkpoints").write_text("")
-    save(checkpoints, 7)
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
-        save(checkpoints, 12)
-    checkpoints.close()  # it has been said once
-    ((kind, step, details),) = told
-    assert (kind, step) == ("save_failed", 7)
-    assert details["reason"]
-    assert capsys.readouterr().err.count("warning: ") == 2
-    with pytest.raises(StorageError, match="a file, but should be the folder of checkpoints"):
-        RunCheckpoints(Workdir.open(tmp_path), keeping(9))
-    (tmp_path / "checkpoints").unlink()
-    (tmp_path / "away").rename(tmp_path / "checkpoints")
-    assert restored(tmp_path) == 3
 
 
 def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch, capfd):

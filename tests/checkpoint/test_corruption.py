@@ -1,7 +1,6 @@
 """Tests of damaged checkpoints: restored only if bit for bit as saved, else quarantined."""
 
 import json
-import os
 import pickle
 import random
 import shutil
@@ -15,11 +14,9 @@ import pytest
 from runs import list_quarantined
 from saving_process import STEPS, keeping, over, state_of
 
-from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import health, list_checkpoints
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.errors import StorageError, UserError
-from bert_jax.storage import retry
 from bert_jax.workdir.layout import Workdir
 
 KEEP = keeping(9)
@@ -88,73 +85,6 @@ def test_bits_come_back_as_they_were_on_any_number_of_devices(workdir):
     assert shown(workdir) == {}
 
 
-def _one_bit(step: Path) -> None:
-    """Flips one bit in the stored arrays of the parameters."""
-    file = data_file(step.parents[1], int(step.name), "params")
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
-def _pipe(file: Path) -> None:
-    """Opening it for reading would block: it has no writer."""
-    file.unlink(missing_ok=True)
-    os.mkfifo(file)
-
-
-def _truncated(step: Path) -> None:
-    file = data_file(step.parents[1], int(step.name), "opt")
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2])
-
-
-DAMAGES = {
-    "one bit": (_one_bit, "arrays"),
-    "truncated": (_truncated, "arrays"),
-    "missing data": (lambda step: data_file(step.parents[1], 12, "opt").unlink(), "arrays"),
-    "missing item": (lambda step: shutil.rmtree(step / "opt"), "opt"),
-    "empty folder": (lambda step: (shutil.rmtree(step), step.mkdir()), "an empty folder"),
-    "a file": (lambda step: (shutil.rmtree(step), step.write_text("")), "not a folder"),
-    "no marker": (lambda step: (step / "commit_success.txt").unlink(), "no commit_success.txt"),
-    "no meta": (lambda step: shutil.rmtree(step / "meta"), "no meta/metadata"),
-    "not JSON": (lambda step: (step / "meta/metadata").write_text("{"), "is not JSON"),
-    "lacks all": (lambda step: (step / "meta/metadata").write_text("{}"), "has no format_version"),
-    "format": (
-        lambda step: rewritten(step / "meta/metadata", format_version=9),
-        "it has format 9, this program reads format 3",
-    ),
-    "phase": (
-        lambda step: rewritten(step / "meta/metadata", phase=1),
-        "differs from what was written",
-    ),
-    "a pipe": (lambda step: _pipe(step / "meta/metadata"), "meta/metadata in it is not a regular"),
-    "a pipe of Orbax": (lambda step: _pipe(step / "params/_METADATA"), "is not a regular file"),
-    "number": (lambda step: shutil.copytree(step, step.with_name("13")), "it is of step 12"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_named_and_moved_and_the_one_before_is_used(damage, workdir, capsys):
-    how, said = DAMAGES[damage]
-    how(workdir / "checkpoints" / "12")
-    bad = "13" if damage == "number" else "12"
-    with pytest.raises(StorageError, match=rf"checkpoints/{bad}: damaged: .*{said}.*nothing was"):
-        restored(workdir, strict=True)
-    assert shown(workdir) == {}
-    assert restored(workdir) == (12 if damage == "number" else 7)
-    assert said in shown(workdir)[bad]
-    assert (workdir / "quarantine" / bad).exists()
-    assert not (workdir / "checkpoints" / bad).exists()
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert line.startswith("warning: ")
-    assert said in line
-    assert line.endswith(f"moved to {workdir}/quarantine/{bad}")
-    assert out == ""
-    assert restored(workdir) == (12 if damage == "number" else 7)  # and again, without a word
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):
     """Another state, saved correctly but with the fingerprints of this one."""
     other = state_of(12)
@@ -201,21 +131,6 @@ def test_another_model_is_no_damage(workdir):
         with pytest.raises(UserError, match=said):
             RunCheckpoints(Workdir.open(workdir), KEEP).restore_newest(abstract)
     assert shown(workdir) == {}
-
-
-@pytest.mark.parametrize(
-    "error", [PermissionError(13, "Permission denied"), ValueError("UNAVAILABLE: try again")]
-)
-def test_a_storage_out_of_reach_is_no_damage(error, workdir, monkeypatch):
-    def fail(*arguments: object) -> None:
-        raise error
-
-    monkeypatch.setattr(orbax_io, "read", fail)
-    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
-    with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed"):
-        restored(workdir)
-    assert shown(workdir) == {}
-    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["12", "3", "7"]
 
 
 def test_a_step_is_good_only_if_all_processes_say_so(workdir):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -24,7 +23,6 @@ from saving_process import STEPS, keeping, over, state_of
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
-from bert_jax.checkpoint.catalog import DamagedError
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import StorageError
@@ -39,23 +37,6 @@ pytestmark = pytest.mark.skipif(
 RUN = "gs://bucket/run"
 ABSTRACT = over(jax.devices()[:1])[1]
 SECRET = "ya29.not-to-be-seen-anywhere"
-
-
-@pytest.fixture
-def server(monkeypatch) -> Iterator[Emulator]:
-    """An empty bucket named "bucket"; no pauses between attempts in this process."""
-    import fsspec.config
-    from orbax.checkpoint._src.serialization import tensorstore_utils
-
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
-    once = {"max_retries": 1, "initial_delay": "10ms"}
-    for context in ("_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"):
-        monkeypatch.setitem(getattr(tensorstore_utils, context), "gcs_request_retries", once)
-    with Emulator("bucket") as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
 
 
 def save(checkpoints: RunCheckpoints, step: int) -> None:
@@ -98,101 +79,7 @@ def test_what_is_saved_is_restored_and_what_is_too_many_removed(server):
     assert restored() == 12
 
 
-def flip(server: Emulator) -> None:
-    for name in objects(server, "checkpoints/12/params/"):
-        if "/d/" in name:
-            data = bytearray(server.read("bucket", name))
-            data[len(data) // 2] ^= 16
-            server.write("bucket", name, bytes(data))
-
-
-def empty(server: Emulator) -> None:
-    for name in objects(server, "checkpoints/12/opt/"):
-        if "/d/" in name:
-            server.write("bucket", name, b"")
-
-
-def lose_arrays(server: Emulator) -> None:
-    for name in objects(server, "checkpoints/12/params/"):
-        if "/d/" in name:
-            server.delete("bucket", name)
-
-
-def lose_marker(server: Emulator) -> None:
-    server.delete("bucket", "run/checkpoints/12/commit_success.txt")
-
-
-def lose_meta(server: Emulator) -> None:
-    server.delete("bucket", "run/checkpoints/12/meta/metadata")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [flip, *(pytest.param(how, marks=pytest.mark.slow) for how in (empty, lose_arrays)),
-     lose_marker, pytest.param(lose_meta, marks=pytest.mark.slow)],
-)  # fmt: skip
-def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, capsys):
-    three_saves()
-    damage(server)
-    before = server.names("bucket")
-    with pytest.raises(StorageError, match=r"/12: damaged: .*nothing was changed"):
-        restored(strict=True)
-    assert server.names("bucket") == before
-    assert restored() == 7
-    assert quarantined() == ["12"]
-    err = capsys.readouterr().err
-    assert f"warning: {RUN}/checkpoints/12: damaged: " in err
-    assert f"moved to {RUN}/quarantine/12" in err
-    assert not objects(server, "checkpoints/12")
-    assert restored() == 7
-    save(RunCheckpoints(Workdir.open(RUN), keeping(9)), 12)  # the name is free again
-    assert restored() == 12
-
-
-def test_what_a_killed_process_left_is_removed_and_what_was_complete_stays(server):
-    three_saves()
-    server.delete("bucket", "run/checkpoints/12/commit_success.txt")
-    for step in (7, 12):
-        server.write("bucket", f"run/checkpoints/{step}.unfinished", b"")
-    RunCheckpoints(Workdir.open(RUN), keeping(9))
-    assert all_steps(RUN) == complete_steps(RUN) == [3, 7]
-    assert not objects(server, "unfinished")
-
-
 # A storage that does not serve.
-
-
-@pytest.mark.parametrize(
-    ("names", "status"),
-    [
-        ("12/params", 403),
-        ("12/meta/metadata", 507),
-        *(
-            pytest.param(names, status, marks=pytest.mark.slow)
-            for names, status in (
-                ("12/params", 507),
-                ("12/opt/manifest.ocdbt", 403),
-                ("12/opt/manifest.ocdbt", 507),
-                ("12/meta/metadata", 403),
-            )
-        ),
-    ],
-)
-def test_a_storage_that_cannot_be_read_damages_nothing(names, status, server, capsys):
-    three_saves()
-    server.faults.fail_names, server.faults.fail_status = names, status
-    server.faults.fail_every = 1
-    before = server.names("bucket")
-    with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed") as caught:
-        restored()
-    assert not isinstance(caught.value, DamagedError)
-    assert "\n" not in str(caught.value)
-    said = capsys.readouterr().err.splitlines()
-    tries = [line for line in said if "attempt" in line]
-    assert len(tries) == (3 if status == 507 else 0) == len(said)
-    server.faults.fail_every = 0
-    assert server.names("bucket") == before
-    assert restored() == 12
 
 
 def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, capsys):
@@ -229,20 +116,6 @@ def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
         RunCheckpoints(Workdir.open(RUN), keeping(9))
     server.faults.denied = frozenset()
     assert restored() == 12
-
-
-@pytest.mark.parametrize("status", [403, 507])
-def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, server, capsys):
-    checkpoints = RunCheckpoints(Workdir.open(RUN), keeping(9, attempts=3))
-    save(checkpoints, 3)
-    server.faults.refuse_writes = status
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
-        save(checkpoints, 7)
-    assert capsys.readouterr().err.count("warning: ") == 2
-    assert restored() == 3
-    server.faults.refuse_writes = 0
-    save(RunCheckpoints(Workdir.open(RUN), keeping(9)), 7)
-    assert restored() == 7
 
 
 def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, capsys):
