@@ -278,7 +278,7 @@ def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) ->
     return {phase: -negative for phase, (_, negative) in best.items()}
 
 
-def reasons(
+def reasons_to_keep(
     saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
 ) -> dict[int, list[str]]:
     """Returns step -> reasons to keep its checkpoint; without one, the next save removes it."""

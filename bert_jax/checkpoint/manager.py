@@ -34,7 +34,7 @@ from bert_jax.checkpoint.catalog import (
     list_checkpoints,
     one_line,
     read_meta,
-    reasons,
+    reasons_to_keep,
     with_digest,
 )
 from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
@@ -267,7 +267,7 @@ class RunCheckpoints:
         self._record_event("save_failed", step, {"reason": reason})
 
     def _prune(self) -> None:
-        why = reasons(list(self._saved.values()), self._config, self._phase_ends)
+        why = reasons_to_keep(list(self._saved.values()), self._config, self._phase_ends)
         for step in [step for step, kept_for in why.items() if not kept_for]:
             del self._saved[step]
             folder = self._folder / str(step)

@@ -34,8 +34,8 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         help_text = f"{what}: {', '.join(choices)} (default: the run's)"
         flags.DEFINE_enum(name, None, list(choices), help_text, flag_values=values)
     form = (
-        "form of the held-out text: own (default), as the run was trained, PAIRING/MASKING, such "
-        "as single/span, or PAIRING/MASKING@RATE (may be repeated)"
+        "evaluation setting: own (default, as the run was trained), PAIRING/MASKING, such as "
+        "single/span, or PAIRING/MASKING@RATE (may be repeated)"
     )
     flags.DEFINE_multi_string("form", [], form, flag_values=values)
     examples = "FILE.npz for the loss and the hits of every held-out example"

@@ -4,7 +4,7 @@ A request to stop is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a ter
 the maintenance notice of the machine, or a time limit. A run is a sequence of work items (steps and
 evaluation batches), the same in every process, and every process calls `begin` before each item.
 After a request, every process publishes the number of items it has begun; all stop at the largest
-number.
+number: there `begin` raises, and the training loop saves (`training.phase_trainer`).
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step."""
+"""Floating-point operations of a training step; `step_metrics` divides them by the peak (MFU)."""
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.task_model import probe_of

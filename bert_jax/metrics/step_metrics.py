@@ -121,7 +121,8 @@ class StepMetrics:
         """Returns the scalars of the interval and starts a new one; needs at least one step.
 
         Losses cover the steps that were not skipped; they and `grad_norm` are missing if all were.
-        `skipped_steps` counts skipped steps, if any. Speeds and `padding` cover all steps.
+        `skipped_steps` counts skipped steps, if any. Speeds, `padding` and the MFU,
+        `flops_utilization`, cover all steps.
         """
         self._fetch()
         seconds = time.perf_counter() - self._clock

@@ -226,7 +226,7 @@ def _checkpoints(
 ) -> list[CheckpointStatus]:
     """problems: step -> its problem, empty if none."""
     usable = {c.step: c for c in list_checkpoints(folder) if not problems.get(c.step)}
-    reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
+    reasons = catalog.reasons_to_keep(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
             step=step,

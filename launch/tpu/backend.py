@@ -62,7 +62,7 @@ class Tpu:
     subnetwork: str = option("", "subnetwork of the machines")
     internal_ips: bool = option(False, "machines without external addresses")
     runtime_version: str = option("", "image of the machines (default: the one of the TPU version)")
-    poll: int = option(10, "seconds between two looks at the job", always=True, identifies=False)
+    poll: int = option(10, "seconds between two polls of the job", always=True, identifies=False)
 
     def check(self, job: Job) -> None:
         generation = _slices(job).generation

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runs import complete_steps, list_quarantined, read_meta
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import CheckpointInfo, reasons, with_digest
+from bert_jax.checkpoint.catalog import CheckpointInfo, reasons_to_keep, with_digest
 from bert_jax.checkpoint.manager import RunCheckpoints, find_steps, load_params
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
@@ -87,7 +87,7 @@ def test_reasons_against_their_definition(losses, keep, every, best, lengths):
     ends = np.cumsum(lengths).tolist()
     ends[-1] = max(ends[-1], 60)
     saved = [CheckpointInfo(step, loss) for step, loss in losses.items()]
-    why = reasons(saved, keeping(keep, every, best), ends)
+    why = reasons_to_keep(saved, keeping(keep, every, best), ends)
     assert list(why) == sorted(losses)
     newest = sorted(losses)[-keep:]
     for step, said in why.items():
