@@ -3,20 +3,22 @@
 A config file returns an `ml_collections.ConfigDict`; `serialization.from_dict` turns it into a
 `Config`. Code that receives a `Config` never checks whether a key exists.
 
-Each setting is declared once, with its type, its range and its default: those that decide examples
-and masks by the data pipeline (`plan/settings.py`, `masking/settings.py`), all others here. A
-config file starts from the defaults (`configs/base.py`) and writes what it changes. A run that was
-started before a setting existed resumes with the default of that setting, so a default never
-changes.
+Each setting is declared once, with its type, its range, its default and whether it may change when
+a run resumes (`on_resume.py`): those that decide examples and masks by the data pipeline
+(`plan/settings.py`, `masking/settings.py`), all others here. A config file starts from the defaults
+(`configs/base.py`) and writes what it changes. A run that was started before a setting existed
+resumes with the default of that setting, so a default never changes.
 """
 
 import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.activations import Activation
+from bert_jax.config.on_resume import FIXED, FREE, ROUNDS
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
@@ -140,7 +142,7 @@ class ModelConfig:
 class StoreConfig(Settings):
     """The location of the token store."""
 
-    store: str = ""  # folder written by `bert-jax data build`
+    store: str = field(default="", metadata=FREE)  # folder written by `bert-jax data build`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,15 +154,17 @@ class DataConfig(MaskingSettings, PlanSettings, StoreConfig):
 class PhaseConfig:
     """One phase of a run: a shape of the batch and how many steps it lasts."""
 
-    steps: Count = 1_000_000
+    steps: Count = field(default=1_000_000, metadata=FREE)
     batch_size: Rows = 256  # rows in the global batch
-    micro_batches: Rows = 1  # gradient accumulation steps per update
+    # Gradient accumulation steps per update.
+    micro_batches: Rows = field(default=1, metadata=ROUNDS)
     seq_length: Positions = 128  # most tokens of an example
     max_predictions: Positions = 20  # most predictions of an example
     examples_per_row: Positions = 1  # above 1: sequence packing
     row_length: Annotated[int, Within(0, 2**17)] = 0  # tokens per packed row; 0 = seq_length
-    learning_rate: Amount | None = None  # only with schedule_over = "phase"
-    warmup_steps: Whole | None = None  # the same
+    # Only with schedule_over = "phase".
+    learning_rate: Amount | None = field(default=None, metadata=FREE)
+    warmup_steps: Whole | None = field(default=None, metadata=FREE)  # the same
 
     @property
     def row_tokens(self) -> int:
@@ -180,7 +184,7 @@ class OptimizerConfig:
     `muon` is Muon for the matrices of the layers and `adamw` for everything else.
     """
 
-    name: OptimizerName = "bert_adamw"
+    name: OptimizerName = field(default="bert_adamw", metadata=FIXED)
     learning_rate: Amount = 1e-4
     warmup_steps: Whole = 10_000
     # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.
@@ -196,7 +200,8 @@ class OptimizerConfig:
     eps: Positive = 1e-6  # 0 would divide 0 by 0 for parameters without a gradient yet
     muon_scale: Positive = 10.0  # Muon's rate is learning_rate times this
     muon_momentum: BelowOne = 0.95
-    moment_dtype: Literal["float32", "bfloat16"] = "float32"  # or bfloat16: half the memory
+    # bfloat16: half the memory.
+    moment_dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata=FIXED)
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).
     weight_decay_on: Literal["weights", "all"] = "weights"
@@ -302,19 +307,20 @@ class Config:
     """The configuration of a run; `replace` returns one with other values."""
 
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
-    log_every_steps: Count = 100
+    log_every_steps: Count = field(default=100, metadata=FREE)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
-    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
-    optimizer: OptimizerConfig = OptimizerConfig()
-    mesh: MeshConfig = MeshConfig()
-    compute: ComputeConfig = ComputeConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    deadlines: DeadlineConfig = DeadlineConfig()
+    optimizer: OptimizerConfig = field(default=OptimizerConfig(), metadata=FREE)
+    mesh: MeshConfig = field(default=MeshConfig(), metadata=ROUNDS)
+    compute: ComputeConfig = field(default=ComputeConfig(), metadata=ROUNDS)
+    checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata=FREE)
+    evaluation: EvaluationConfig = field(default=EvaluationConfig(), metadata=FREE)
+    deadlines: DeadlineConfig = field(default=DeadlineConfig(), metadata=FREE)
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
-    init: str = ""  # a model's folder, or a workdir, "run" or "run@STEP", to start from
+    # A model's folder, or a workdir, "run" or "run@STEP", to start from.
+    init: str = field(default="", metadata=FREE)
     # How the store's vocabulary relates to that model's: the same; all of it, then new entries; or
     # any other. See training/initial_vocabulary.py.
     init_vocabulary: Literal["same", "extend", "replace"] = "same"

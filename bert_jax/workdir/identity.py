@@ -12,25 +12,14 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.config.on_resume import OnResume, on_resume
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
 from bert_jax.errors import UserError
 from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
-# May change when a run resumes: affects neither the examples of a step, nor the meaning of the
-# parameters, nor the dtype in which checkpoints store the moments.
-_MAY_CHANGE = re.compile(
-    r"config\.(log_every_steps|init\b|data\.store|optimizer\.(?!name|moment_dtype)"
-    r"|task\.(data|held_out|tokenizer|epochs|warmup_share|evaluations|keep)\b"
-    r"|task\.(max_answer|n_best|null_threshold|strict)\b"
-    r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
-)
-_OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
-# May change in the current phase (started, not finished).
-_MAY_CHANGE_IN_PHASE = {"steps", "micro_batches", "learning_rate", "warmup_steps"}
-# Settings among these that change the order or precision of sums.
-_ROUNDS = re.compile(r"config\.(mesh|compute)\.|config\.phases\[\d+\]\.micro_batches")
+_OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\]")
 _BITS = ": the last bits may differ"
 _SHOWN = 3  # differences listed in the message about another run's checkpoint
 
@@ -124,12 +113,13 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
     for key in [k for k in {**before, **after} if before.get(k) != after.get(k)]:
         match = _OF_PHASE.match(key)
         if match is None:
-            if not _MAY_CHANGE.match(key):
+            if _on_resume(key) is OnResume.FIXED:
                 result.refused[key] = before.get(key), after.get(key)
             continue
         index = int(match[1])
         group = result.frozen if index < finished else result.refused
-        allowed = group is result.refused and match[2] in _MAY_CHANGE_IN_PHASE and index < remaining
+        may_change = _on_resume(key) is not OnResume.FIXED  # in the phase that has begun
+        allowed = group is result.refused and may_change and index < remaining
         if index >= begun or allowed:
             continue
         if index >= remaining:
@@ -200,6 +190,12 @@ def _diff(values: Values) -> str:
     return "\n".join(lines)
 
 
+def _on_resume(key: str) -> OnResume:
+    """Whether a setting may change; digests and numbers of the data may not."""
+    group, _, name = key.partition(".")
+    return on_resume(Config, name) if group == "config" else OnResume.FIXED
+
+
 def _comparable(description: Description) -> dict[str, Any]:
     """Returns the configuration and data of a description, flattened, with defaults filled in."""
     config = completed(description["config"], Config)
@@ -216,7 +212,7 @@ def changes(old: Description, new: Description) -> list[str]:
     for index in range(len(new["config"]["phases"]), len(old["config"]["phases"])):
         lines.append(f"resumes without config.phases[{index}]")
     for key in [k for k in before if k in after and before[k] != after[k]]:
-        bits = _BITS if _ROUNDS.match(key) else ""
+        bits = _BITS if _on_resume(key) is OnResume.ROUNDS else ""
         lines.append(f"resumes with {key}={after[key]} (was {before[key]}){bits}")
     for key in sorted(before.keys() - flatten(old["config"], "config")):
         if before[key] == after[key]:
