@@ -1,8 +1,8 @@
 """The code that travels to the hosts of a job: one tar, known by the digest of its content.
 
-From a git checkout its tracked files; from an installation nothing, as hosts install the same
-release. With either, the config file that --config=path.py names and the modules beside it that it
-imports.
+From a git checkout the tracked files that a job runs; from an installation nothing, as hosts
+install the same release. With either, the config file that --config=path.py names and the modules
+beside it that it imports.
 """
 
 import ast
@@ -21,8 +21,8 @@ from bert_jax.storage.digest import sha256
 from bert_jax.storage.regular_file import read_regular
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
-# What a run depends on; changes elsewhere in a checkout (docs, tests) are no reason to refuse it.
-_PRODUCT = ("bert_jax", "configs", "data_pipeline", "launch", "requirements", "setup.py")
+# What a job runs; changes elsewhere in a checkout (docs, tests) make no other bundle.
+_PRODUCT = ("bert_jax", "configs", "data_pipeline", "launch", "requirements/tpu.txt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,12 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
     record: dict[str, str | bool] = {"version": version, "code": checkout is not None}
     if checkout is not None:
         files |= {f"{_CODE}/{name}": data for name, data in _tracked(checkout)}
-        record["commit"] = _git(checkout, "rev-parse", "HEAD").strip()
+        # The last commit that changed what travels.
+        record["commit"] = _git(checkout, "rev-list", "-1", "HEAD", "--", *_PRODUCT).strip()
         if uncommitted(checkout):
             # In any encoding, and whatever the user's own settings are.
-            diff = _git(checkout, "diff", "HEAD", "--no-color", "--no-ext-diff", "--binary")
+            form = ("--no-color", "--no-ext-diff", "--binary")
+            diff = _git(checkout, "diff", "HEAD", *form, "--", *_PRODUCT)
             files[_DIFF] = diff.encode(errors="surrogateescape")
     if config is not None:
         files |= {f"{_CONFIG}/{name}": data for name, data in config_files(config).items()}
@@ -95,7 +97,7 @@ def commit_of(checkout: Path) -> str:
 
 
 def uncommitted(checkout: Path) -> list[str]:
-    """Returns the files of the product that differ from the last commit, as git prints them."""
+    """Returns the files that travel and differ from the last commit, as git prints them."""
     return _git(checkout, "status", "--porcelain", "--", *_PRODUCT).splitlines()
 
 
@@ -138,9 +140,9 @@ def _beside(folder: Path, name: str) -> list[Path]:
 
 
 def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:
-    """Yields the tracked files as they are now; one that was removed is left out."""
+    """Yields the tracked files of a job as they are now; one that was removed is left out."""
     root = checkout.resolve()
-    for name in _git(checkout, "ls-files", "-z").split("\0"):
+    for name in _git(checkout, "ls-files", "-z", "--", *_PRODUCT).split("\0"):
         path = checkout / name
         if not Path(os.path.realpath(path.parent)).is_relative_to(root) and name:
             raise UserError(f"{path.parent}: leads out of the checkout, cannot travel")

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from bert_jax.launch.preflight import CheckFailedError, code_check
 pytestmark = pytest.mark.processes
 
 
+# Tracked files that no job runs.
+OTHERS = ("setup.py", "README.md", "docs/launch.md", "tests/test_bundle.py", "requirements/dev.txt")
+
+
 def git(folder: Path, *words: str) -> None:
     about = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", *about, *words], cwd=folder, check=True, capture_output=True)
@@ -23,11 +28,14 @@ def git(folder: Path, *words: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout of two modules, one of them through a link, and a file that is not tracked."""
+    """A checkout of a module, a link to it, pages, tests, and a file that is not tracked."""
     root = tmp_path / "checkout"
     (root / "launch").mkdir(parents=True)
-    (root / "bert_jax").mkdir()
-    (root / "setup.py").write_text("# setup\n")
+    for name in ("bert_jax", "docs", "tests", "requirements"):
+        (root / name).mkdir()
+    for name in OTHERS:
+        (root / name).write_text("# one\n")
+    (root / "requirements" / "tpu.txt").write_text("jax==1\n")
     (root / "launch" / "job file.py").write_text("x = 1\n")
     (root / "bert_jax" / "launch").symlink_to("../launch")
     git(root, "init", "--quiet")
@@ -48,12 +56,12 @@ def content_of(made: bundle.Bundle, name: str) -> bytes:
         return archive.extractfile(name).read()
 
 
-def test_a_checkout_sends_its_tracked_files_and_links(checkout: Path) -> None:
+def test_a_checkout_sends_the_tracked_files_and_links_of_a_job(checkout: Path) -> None:
     made = bundle.make("1.0", None, checkout=checkout)
     names = names_of(made)
     assert set(names) == {
-        "bundle.json", "code/.gitignore", "code/setup.py", "code/launch/job file.py",
-        "code/bert_jax/launch",
+        "bundle.json", "code/launch/job file.py", "code/bert_jax/launch",
+        "code/requirements/tpu.txt",
     }  # fmt: skip
     assert names["code/bert_jax/launch"].linkname == "../launch"
     assert made.python_path("/job") == ("/job/code",)
@@ -68,6 +76,41 @@ def test_the_digest_depends_on_content_alone(checkout: Path) -> None:
     assert bundle.make("1.0", None, checkout=checkout) == first
     file.write_text("x = 2\n")
     assert bundle.make("1.0", None, checkout=checkout).digest != first.digest
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pages_and_tests_make_no_other_bundle(name: str, checkout: Path) -> None:
+    """Neither changed nor committed; they are no reason to refuse a job."""
+    first = bundle.make("1.0", None, checkout=checkout)
+    (checkout / name).write_text("# two\n")
+    assert bundle.make("1.0", None, checkout=checkout) == first
+    assert code_check(checkout, allow_dirty=False).probe().endswith(": committed")
+    git(checkout, "commit", "--quiet", "--all", "--message=second")
+    assert bundle.make("1.0", None, checkout=checkout) == first
+
+
+@pytest.mark.parametrize("name", ["launch/job file.py", "requirements/tpu.txt"])
+def test_code_makes_another_bundle(name: str, checkout: Path) -> None:
+    names = {bundle.make("1.0", None, checkout=checkout).name}
+    (checkout / name).write_text("x = 2\n")
+    with pytest.raises(CheckFailedError, match=name):
+        code_check(checkout, allow_dirty=False).probe()
+    names.add(bundle.make("1.0", None, checkout=checkout).name)
+    git(checkout, "commit", "--quiet", "--all", "--message=second")
+    names.add(bundle.make("1.0", None, checkout=checkout).name)
+    assert len(names) == 3
+
+
+def test_the_bundle_of_this_checkout_has_what_hosts_read_and_runs(tmp_path: Path) -> None:
+    made = bundle.make("1.0", None, checkout=bundle.checkout_of(bundle.__file__))
+    with tarfile.open(fileobj=io.BytesIO(made.archive)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert (tmp_path / "code/requirements/tpu.txt").is_file()
+    words = [sys.executable, "-P", "-m", "bert_jax", "pretrain", "--help"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(made.python_path(str(tmp_path)))}
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert "wiki_books_base" in done.stdout
+    assert not [name for name in names_of(made) if "tests/" in name or "docs/" in name]
 
 
 def test_uncommitted_changes_are_refused_or_recorded(checkout: Path) -> None:
@@ -107,7 +150,7 @@ def test_a_link_out_of_the_checkout_is_refused(checkout: Path, target: str) -> N
 def test_a_chain_of_links_out_of_the_checkout_is_refused(checkout: Path) -> None:
     """Each host would refuse it, after its machine was made."""
     (checkout / "launch" / "up").symlink_to("..")
-    (checkout / "out").symlink_to("launch/up/../x")
+    (checkout / "launch" / "out").symlink_to("up/../x")
     git(checkout, "add", ".")
     with pytest.raises(UserError, match=r"out: a link to .*outside the checkout"):
         bundle.make("1.0", None, checkout=checkout)
@@ -118,7 +161,7 @@ def test_a_folder_that_became_a_link_out_of_the_checkout_is_refused(
     name: str, checkout: Path
 ) -> None:
     """A file of that name outside would travel in place of the tracked one."""
-    folder, outside = checkout / "tracked" / "below", checkout.parent / "outside"
+    folder, outside = checkout / "launch" / "below", checkout.parent / "outside"
     folder.mkdir(parents=True)
     (folder / name).symlink_to("../../setup.py") if name == "link" else (folder / name).touch()
     git(checkout, "add", ".")
@@ -127,7 +170,7 @@ def test_a_folder_that_became_a_link_out_of_the_checkout_is_refused(
     outside.mkdir()
     (outside / name).write_text("secret")
     folder.symlink_to(outside)
-    with pytest.raises(UserError, match="checkout/tracked/below: leads out of the checkout"):
+    with pytest.raises(UserError, match="checkout/launch/below: leads out of the checkout"):
         bundle.make("1.0", None, checkout=checkout)
 
 
