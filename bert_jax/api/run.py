@@ -8,9 +8,8 @@ from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.publish.weight_writer import WeightFormat
-from bert_jax.runtime import duration
 from bert_jax.training import loop
-from bert_jax.training.profiling import Steps
+from bert_jax.training.options import RunOptions
 
 
 def pretrain(
@@ -50,11 +49,13 @@ def pretrain(
     loop.pretrain(
         config,
         workdir,
-        wandb=wandb,
-        strict_restore=strict_restore,
-        adopt=adopt,
-        profile=Steps.parse(profile) if profile else None,
-        time_budget=None if time_budget is None else duration.parse("time_budget", time_budget),
+        options=RunOptions.parse(
+            wandb=wandb,
+            time_budget=time_budget,
+            profile=profile,
+            strict_restore=strict_restore,
+            adopt=adopt,
+        ),
     )
 
 

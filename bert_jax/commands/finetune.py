@@ -1,12 +1,11 @@
 """`bert-jax finetune` and `bert-jax predict`: a model for a task."""
 
-import dataclasses
+import contextlib
 import functools
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -23,6 +22,9 @@ from bert_jax.commands.run_flags import (
 )
 from bert_jax.errors import UsageError
 
+if TYPE_CHECKING:
+    from bert_jax.config.schema import Config
+
 
 def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
@@ -37,40 +39,28 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     start = time.monotonic()
     from bert_jax.config.files import read_config
+    from bert_jax.finetune.runs import finetune_seeds, seed_folders
     from bert_jax.training.initial_architecture import find_architecture
 
-    folders = [values.workdir]
-    if values.seeds > 1:
-        folders = [os.path.join(values.workdir, f"seed-{i}") for i in range(values.seeds)]
-    config = read_config(values, functools.partial(find_architecture, workdir=folders[0]))
-    from bert_jax.distributed.job import in_process_job
-    from bert_jax.finetune.fine_tuning import finetune
-    from bert_jax.finetune.results import run_result, write_results
+    first, *others = seed_folders(values.workdir, values.seeds)
+    config = read_config(values, functools.partial(find_architecture, workdir=first))
+    from bert_jax.distributed.job import Job, in_process_job
     from bert_jax.runtime import compile_cache
 
     topology, options = find_processes(values, config), run_options(values)
-    if values.seeds > 1 and topology.num_processes > 1:
+    if others and topology.num_processes > 1:
         raise UsageError("--seeds runs in one process; start a job for each --config.seed")
     deadline = find_deadline(values, config, start)
-    if values.seeds == 1:
-        with (
-            job_of(values, config, topology) as started,
-            stopping_at(deadline, values, started) as job,
-        ):
-            data = finetune(config, values.workdir, job=job, **options)
-            if job.peers.is_first:
-                runs = [run_result(config, values.workdir)]
-                write_results(values.workdir, config, data, runs)
-        return
-    compile_cache.use()
-    read, runs = None, []  # all seeds have the same examples
-    for number, folder in enumerate(folders):
-        seeded = dataclasses.replace(config, seed=config.seed + number)
-        with in_process_job(seeded) as started, stopping_at(deadline, values, started) as job:
-            read = finetune(seeded, folder, data=read, job=job, **options)
-        runs.append(run_result(seeded, folder))
-    assert read is not None
-    write_results(values.workdir, config, read, runs)
+
+    @contextlib.contextmanager
+    def start_job(seeded: "Config") -> Iterator[Job]:
+        made = in_process_job(seeded) if others else job_of(values, seeded, topology)
+        with made as started, stopping_at(deadline, values, started) as job:
+            yield job
+
+    if others:
+        compile_cache.use()
+    finetune_seeds(config, values.workdir, values.seeds, start_job=start_job, options=options)
 
 
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -34,19 +34,15 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.training.initial_architecture import find_architecture
 
     config = read_config(values, functools.partial(find_architecture, workdir=values.workdir))
-    from bert_jax.runtime import duration
     from bert_jax.training.loop import pretrain
 
     topology, options = find_processes(values, config), run_options(values)
-    budget = None
-    if values.time_budget is not None:
-        budget = duration.parse("time_budget", values.time_budget)
     deadline = find_deadline(values, config, start)
     with (
         job_of(values, config, topology, time_budget=values.time_budget) as started,
         stopping_at(deadline, values, started) as job,
     ):
-        pretrain(config, values.workdir, job=job, time_budget=budget, **options)
+        pretrain(config, values.workdir, job=job, options=options)
 
 
 COMMANDS = {

@@ -1,10 +1,11 @@
 """The flags of the commands that train: a run's folder, its processes, how it starts and ends."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bert_jax.config.schema import Config
     from bert_jax.distributed.cluster import ProcessTopology
     from bert_jax.distributed.job import Job
+    from bert_jax.training.options import RunOptions
 
 
 def define_run(values: flags.FlagValues, kind: FindKind) -> None:
@@ -44,16 +46,12 @@ def define_run(values: flags.FlagValues, kind: FindKind) -> None:
     flags.DEFINE_string("wandb", None, project, flag_values=values)
 
 
-def run_options(values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the arguments of `loop.train` that flags give; UsageError for a wrong one."""
-    from bert_jax.training.profiling import Steps
+def run_options(values: flags.FlagValues) -> "RunOptions":
+    """Returns the options of a run that flags give; UsageError for a wrong one."""
+    from bert_jax.training.options import RunOptions
 
-    return {
-        "strict_restore": values.strict_restore,
-        "adopt": values.adopt,
-        "profile": Steps.parse(values.profile) if values.profile else None,
-        "wandb": values.wandb,
-    }
+    names = [field.name for field in dataclasses.fields(RunOptions)]
+    return RunOptions.parse(**{name: values[name].value for name in names if name in values})
 
 
 def find_processes(values: flags.FlagValues, config: "Config") -> "ProcessTopology":

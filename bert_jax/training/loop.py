@@ -24,8 +24,9 @@ from bert_jax.runtime.log import logger
 from bert_jax.runtime.memory import peak_bytes
 from bert_jax.runtime.versions import software
 from bert_jax.training import lifecycle, store_data
+from bert_jax.training.options import DEFAULTS, RunOptions
 from bert_jax.training.phase_trainer import PhaseTrainer
-from bert_jax.training.profiling import Profiler, Steps
+from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.run_data import OpenData
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
@@ -41,12 +42,7 @@ def train(
     *,
     open_data: OpenData,
     job: Job | None = None,
-    stop_after: int | None = None,
-    strict_restore: bool = False,
-    adopt: bool = False,
-    profile: Steps | None = None,
-    time_budget: float | None = None,
-    wandb: str | None = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """Trains until `config.total_steps`; resumes from the newest good checkpoint in the folder.
 
@@ -54,13 +50,6 @@ def train(
         folder: the workdir; may be a bucket.
         open_data: opens what the run is trained on.
         job: the job that this process belongs to; by default a job of this process alone.
-        stop_after: save and stop at this step, as if preempted there.
-        strict_restore: fail at a checkpoint that is damaged or of another run, instead of moving it
-            to quarantine and restoring an older one.
-        adopt: use checkpoints in the folder although they belong to another run.
-        profile: steps to profile.
-        time_budget: seconds that decide the steps of a new run, instead of the configuration's.
-        wandb: project of Weights & Biases that metrics are sent to.
 
     Raises:
         UserError: the data, the configuration and the workdir are not compatible, or the time
@@ -70,27 +59,27 @@ def train(
         StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the data
             changed while they were in use.
     """
-    check_installed(wandb)
+    check_installed(options.wandb)
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
-        budget = TimeBudget.read(config, workdir, job, time_budget)
+        budget = TimeBudget.read(config, workdir, job, options.time_budget)
         run = prepare(budget.config, workdir, job, open_data)
         if job.peers.is_first:
             stack.enter_context(lock.lock(run.workdir.lock))
         run = budget.decide(run)
-        if profile:
-            profile.check(run.config.total_steps)
+        if options.profile:
+            options.profile.check(run.config.total_steps)
         writer = stack.enter_context(closing(_metric_writer(run)))
-        run, known = lifecycle.claim_workdir(run, writer, adopt)
-        _start_wandb(wandb, run, writer)
+        run, known = lifecycle.claim_workdir(run, writer, options.adopt)
+        _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
         state, unevaluated = lifecycle.restore_or_init(
-            run, checkpoints, known, strict=strict_restore
+            run, checkpoints, known, strict=options.strict_restore
         )
-        _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
+        _train(run, state, unevaluated, checkpoints, writer, options)
 
 
 pretrain = functools.partial(train, open_data=store_data.open_data)  # on a token store
@@ -126,8 +115,7 @@ def _train(
     unevaluated: bool,
     checkpoints: RunCheckpoints,
     writer: MetricWriter,
-    profile: Steps | None,
-    stop_after: int | None,
+    options: RunOptions,
 ) -> None:
     """Trains the phases that are left; unevaluated: the evaluation of the state was interrupted."""
     job = run.job
@@ -135,13 +123,13 @@ def _train(
     left = [p for p in run.phases if p.last > first or (p.last == first and unevaluated)]
     with lifecycle.recording_end(writer, job):
         compiled = _start(run, left, first, writer)
-        profiler = Profiler(run.workdir.profile, profile if job.peers.is_first else None)
+        profiler = Profiler(run.workdir.profile, options.profile if job.peers.is_first else None)
         with RunDisplay(run.config.total_steps, first, len(run.phases)) as display:
             for phase, functions in zip(left, compiled, strict=True):
                 trainer = PhaseTrainer(
                     run, phase, functions, checkpoints, writer, display, profiler
                 )
-                state = _train_phase(trainer, state, unevaluated, stop_after)
+                state = _train_phase(trainer, state, unevaluated, options.stop_after)
             with job.clock.activity("save"):
                 checkpoints.wait()
             if left:

@@ -24,6 +24,7 @@ from bert_jax.objectives.registry import chosen
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.claim import update_config_json
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
 
@@ -212,7 +213,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
         load_params(Workdir.open(run))
     copy_as_another_runs(run, 4, 16)
     with pytest.raises(UserError, match=r"16: of another run: .*nothing was moved"):
-        pretrain(config, run, strict_restore=True)
+        pretrain(config, run, options=RunOptions(strict_restore=True))
     assert list_quarantined(run) == []  # only a run moves them
     capsys.readouterr()
     pretrain(config, run)

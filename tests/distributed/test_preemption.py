@@ -24,6 +24,7 @@ from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import setup
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.step import make_step_functions
 
@@ -370,7 +371,7 @@ def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         with pytest.raises(StoppedError):
-            pretrain(config, tmp_path / "run", stop_after=5)
+            pretrain(config, tmp_path / "run", options=RunOptions(stop_after=5))
         assert steps == [0, 1, 2, 3, 4]
         assert before
         assert compiled == []

@@ -20,14 +20,15 @@ from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.predicting import find_model
 from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks.encoding import Targets
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training import step as steps
+from bert_jax.training.options import RunOptions
 from bert_jax.training.step import make_step_functions
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
@@ -177,7 +178,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bits(
     dropout = {"model__hidden_dropout_prob": 0.1, "task__epochs": 1.0, "task__name": task}
     config = task_config(folder, mesh__data=-1, checkpoint__every_steps=4, **dropout)
     with pytest.raises(StoppedError):
-        finetune(config, tmp_path / "stopped", stop_after=5)
+        finetune(config, tmp_path / "stopped", options=RunOptions(stop_after=5))
     moved = tmp_path / "moved"
     finetune(config.replace("task.data", str(write_task(moved))), tmp_path / "stopped")
     finetune(config, tmp_path / "whole")
@@ -190,7 +191,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bits(
 def test_other_examples_are_not_resumed(folder: Path, tmp_path: Path) -> None:
     config = task_config(folder, mesh__data=-1, task__epochs=1.0)
     with pytest.raises(StoppedError):
-        finetune(config, tmp_path / "run", stop_after=5)
+        finetune(config, tmp_path / "run", options=RunOptions(stop_after=5))
     other = write_task(tmp_path / "other", seed=1)
     with pytest.raises(UserError, match=r"cannot resume with another data\.(train|tokenizer)"):
         finetune(config.replace("task.data", str(other)), tmp_path / "run")

@@ -15,8 +15,8 @@ from bert_jax.api.model import Model
 from bert_jax.checkpoint import manager
 from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.errors import UserError
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.predictor import Predictor
+from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks.encoding import encode
 from bert_jax.objectives.pretraining_model import init_params

@@ -9,8 +9,8 @@ from small_task import task_config
 
 from bert_jax import cli
 from bert_jax.config.schema import Config
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.workdir.layout import Workdir

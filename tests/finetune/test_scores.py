@@ -15,8 +15,8 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import Config
 from bert_jax.errors import NumbersError, UserError
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.runs import finetune
 from bert_jax.reporting.batch_view import batch
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from small_task import DEV, task_config, write_task
 import bert_jax
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks import conll, metrics, squad, squad_metrics
 from bert_jax.workdir.layout import Workdir

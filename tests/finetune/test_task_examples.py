@@ -9,8 +9,8 @@ from small_task import DEV, TASKS, task_config, write_task
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result
+from bert_jax.finetune.runs import finetune
 from bert_jax.training import evaluate, per_example
 
 COUNTED = {"rte": DEV, "question_answering": 26}  # the number of windows

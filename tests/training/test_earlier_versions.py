@@ -17,6 +17,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import loop, setup
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
 # What versions without these keys did. A key that changes what is computed belongs here.
@@ -85,7 +86,7 @@ def test_a_run_of_an_earlier_version_is_resumed_and_exported(
     with monkeypatch.context() as patch:
         patch.setattr(setup, "describe", without_later_keys)
         with pytest.raises(bert_jax.StoppedError):
-            loop.pretrain(config, tmp_path / "run", stop_after=1)
+            loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
     recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]
     assert "layout" not in recorded["model"]
     _, meta = manager.load_params(Workdir.open(tmp_path / "run"))

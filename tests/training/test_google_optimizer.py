@@ -25,6 +25,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError
 from bert_jax.exit_codes import DONE
 from bert_jax.training import loop, optimizer_state
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
 Tensors = Mapping[str, np.ndarray]
@@ -118,7 +119,9 @@ def continued(step: int, folder: Path) -> Case:
     assert cli.main(["convert", "import", *words]) == DONE
     carried = {"init": folder / "model", "init_optimizer": "carry"}
     with pytest.raises(StoppedError):
-        loop.pretrain(config.replace(carried), folder / "run", stop_after=step + 1)
+        loop.pretrain(
+            config.replace(carried), folder / "run", options=RunOptions(stop_after=step + 1)
+        )
     gradients = gradients_of(config, store, params, step)
     assert np.sqrt(sum(np.square(g).sum() for g in gradients.values())) > 1  # is clipped
     return Case(tensors, gradients, state_of(folder / "run", step + 1, config))

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.initial_architecture import find_architecture
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
 
@@ -137,7 +138,7 @@ def test_a_run_that_resumes_needs_its_model_no_more(
     origin = imported_copy(source, tmp_path / "model")
     config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 4})
     with pytest.raises(bert_jax.errors.StoppedError):
-        loop.pretrain(config, tmp_path / "run", stop_after=2)
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
     shutil.rmtree(tmp_path / "model")
     loop.pretrain(config, tmp_path / "run")
     undisturbed = config.replace("init", str(source / "exported"))
@@ -155,7 +156,7 @@ def test_resuming_with_another_model_is_refused(
 ) -> None:
     config = small_config(store).replace({"init": f"{source}/run@1", "phases[0].steps": 4})
     with pytest.raises(bert_jax.errors.StoppedError):
-        loop.pretrain(config, tmp_path / "run", stop_after=2)
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
     with pytest.raises(UserError, match=r"cannot resume with another data\.init, config\.init"):
         loop.pretrain(config.replace("init", f"{source}/run@2"), tmp_path / "run")
     shutil.copytree(source / "run", tmp_path / "moved")

@@ -18,6 +18,7 @@ from bert_jax.errors import StoppedError, UserError
 from bert_jax.publish.export import run_export
 from bert_jax.reporting import status
 from bert_jax.training import loop
+from bert_jax.training.options import RunOptions
 
 STATE = "optimizer.safetensors"
 
@@ -29,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 def stop(config: Config, run: Path, step: int) -> None:
     with pytest.raises(StoppedError):
-        loop.pretrain(config, run, stop_after=step)
+        loop.pretrain(config, run, options=RunOptions(stop_after=step))
 
 
 def four_steps(store: TokenStore) -> Config:

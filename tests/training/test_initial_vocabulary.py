@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.initial_vocabulary import extended, replaced
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
 OLD = [*SPECIAL, "a", "at", "##at", "##ation", "##s", "play", "##ing", "un", ",", "1"]
@@ -198,7 +199,7 @@ def test_a_run_replaces_the_vocabulary_resumes_and_refuses_another_way(
     config = unmoved(store, source, init=str(tmp_path / "model"), init_vocabulary="replace")
     config = config.replace("phases[0].steps", 3)
     with pytest.raises(bert_jax.StoppedError):
-        loop.pretrain(config, tmp_path / "run", stop_after=1)
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
     old, new = (
         params_of(p)["encoder"]["embeddings"]["word"] for p in (source / "run", tmp_path / "run")
     )

@@ -9,6 +9,7 @@ from runs import complete_steps
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StoppedError
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 
 
 def test_a_run_that_stops_waits_for_all_processes_once_its_checkpoint_is_written(
@@ -24,5 +25,7 @@ def test_a_run_that_stops_waits_for_all_processes_once_its_checkpoint_is_written
 
     monkeypatch.setattr(ProcessGroup, "all_gather_text", all_gather_text)
     with pytest.raises(StoppedError):
-        pretrain(small_config(small_store(tmp_path / "store")), run, stop_after=1)
+        pretrain(
+            small_config(small_store(tmp_path / "store")), run, options=RunOptions(stop_after=1)
+        )
     assert exchanges[-1] == ("saved", [1])

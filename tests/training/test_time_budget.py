@@ -30,6 +30,7 @@ from bert_jax.reporting import status, status_text
 from bert_jax.runtime import duration
 from bert_jax.training import loop, setup, speed, time_budget
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 from bert_jax.training.speed import Measured
 from bert_jax.training.time_budget import steps_within
 from bert_jax.workdir import description
@@ -174,7 +175,7 @@ def test_the_run_is_the_one_that_was_configured_with_its_steps(
     monkeypatch.setattr(time_budget, "measure", replaced)
     killed_before = tmp_path / "budget" / SCRATCH / "checkpoints" / "3"
     killed_before.mkdir(parents=True)
-    pretrain(asked(store), tmp_path / "budget", time_budget=62.0)
+    pretrain(asked(store), tmp_path / "budget", options=RunOptions(time_budget=62.0))
     pretrain(small_config(store), tmp_path / "configured")
     decision = {"seconds": 62.0, "config_steps": [24], "steps": [12]}
     assert description.read(Workdir.open(tmp_path / "budget"))["time_budget"] == decision
@@ -202,12 +203,11 @@ def test_the_time_is_measured_once(
         "trains 12 steps, decided at its start by a time budget of 0:01:02",
     )
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path, time_budget=62.0, stop_after=2)
+        pretrain(config, tmp_path, options=RunOptions(time_budget=62.0, stop_after=2))
     for budget in (None, 62.0, 3600.0):  # without the flag, with it, and with another value
+        stop = complete_steps(tmp_path)[-1] + 1
         with pytest.raises(StoppedError):
-            pretrain(
-                config, tmp_path, time_budget=budget, stop_after=complete_steps(tmp_path)[-1] + 1
-            )
+            pretrain(config, tmp_path, options=RunOptions(time_budget=budget, stop_after=stop))
         assert recorded_steps(tmp_path) == [12]
     lines = [line for line in caplog.messages if line.startswith("trains 12 steps")]
     assert lines == [kept, kept, f"{kept}; --time_budget changes nothing"]
@@ -225,10 +225,12 @@ def test_a_run_that_has_steps_keeps_those_of_its_configuration(
 ) -> None:
     """Of a run without a budget, and of one that the user extends."""
     with pytest.raises(StoppedError):
-        pretrain(small_config(store), tmp_path, stop_after=2)
+        pretrain(small_config(store), tmp_path, options=RunOptions(stop_after=2))
     monkeypatch.setattr(loop, "_train", lambda *_: None)
     for steps in (12, 15):
-        pretrain(small_config(store).with_steps([steps]), tmp_path, time_budget=62.0)
+        pretrain(
+            small_config(store).with_steps([steps]), tmp_path, options=RunOptions(time_budget=62.0)
+        )
         assert recorded_steps(tmp_path) == [steps]
         assert f"this run has started and keeps its {steps} steps" in caplog.text
     assert measured == []
@@ -239,12 +241,12 @@ def test_killed_before_a_checkpoint_it_keeps_the_decision(
 ) -> None:
     monkeypatch.setattr(loop, "_train", lambda *_: None)  # as if killed there
     for budget in (62.0, 63.0, None):
-        pretrain(asked(store), tmp_path, time_budget=budget)
+        pretrain(asked(store), tmp_path, options=RunOptions(time_budget=budget))
         assert recorded_steps(tmp_path) == [12]
     assert measured == [62.0]
     data = dataclasses.replace(asked(store).data, short_seq_prob=0.5)
     other = dataclasses.replace(asked(store), data=data)  # another run, of another speed
-    pretrain(other, tmp_path, time_budget=63.0)
+    pretrain(other, tmp_path, options=RunOptions(time_budget=63.0))
     assert recorded_steps(tmp_path) == [13]
     assert measured == [62.0, 63.0]
 
@@ -256,12 +258,12 @@ def test_killed_while_measuring_it_measures_again(
     with monkeypatch.context() as patch:
         patch.setattr(time_budget, "measure", lambda *_: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt):
-            pretrain(asked(store), tmp_path, time_budget=62.0)
+            pretrain(asked(store), tmp_path, options=RunOptions(time_budget=62.0))
     (tmp_path / SCRATCH).mkdir()
     with pytest.raises(UserError, match="the shortest run has 4 steps"):
-        pretrain(asked(store), tmp_path, time_budget=53.0)
+        pretrain(asked(store), tmp_path, options=RunOptions(time_budget=53.0))
     assert {path.name for path in tmp_path.iterdir()} == {".lock", SCRATCH}  # nothing else
-    pretrain(asked(store), tmp_path, time_budget=54.0)
+    pretrain(asked(store), tmp_path, options=RunOptions(time_budget=54.0))
     assert recorded_steps(tmp_path) == [4]
 
 
@@ -271,7 +273,8 @@ def test_measuring_stops_when_the_budget_is_over(
     ticks = itertools.count(step=10.0)
     monkeypatch.setattr(speed, "_elapsed", lambda job: next(ticks))
     with pytest.raises(UserError, match=r"^--time_budget=25s: .* of which 40 s were for"):
-        pretrain(asked(store), tmp_path, time_budget=25.0)  # five steps, and no evaluation
+        # Five steps, and no evaluation.
+        pretrain(asked(store), tmp_path, options=RunOptions(time_budget=25.0))
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 

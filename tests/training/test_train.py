@@ -23,6 +23,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir.layout import Workdir
 
@@ -78,7 +79,7 @@ def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
     pretrain(config, tmp_path / "whole")
     stop = random.randrange(1, config.total_steps)
     with pytest.raises(StoppedError, match=f"step {stop} "):
-        pretrain(config, tmp_path / "parts", stop_after=stop)
+        pretrain(config, tmp_path / "parts", options=RunOptions(stop_after=stop))
     assert not status.read(tmp_path / "parts").working  # though it was at work a moment ago
     pretrain(config, tmp_path / "parts")
     for (name, whole), (_, parts) in zip(
@@ -98,10 +99,12 @@ def test_a_run_goes_on_where_parameters_are_split_otherwise(changes, store, tmp_
 
     pretrain(laid(False, data=8), tmp_path / "whole")
     with pytest.raises(StoppedError):
-        pretrain(laid(True, data=8), tmp_path / "parts", stop_after=3)
+        pretrain(laid(True, data=8), tmp_path / "parts", options=RunOptions(stop_after=3))
     if changes == 2:
         with pytest.raises(StoppedError):
-            pretrain(laid(True, data=4, fsdp=2), tmp_path / "parts", stop_after=6)
+            pretrain(
+                laid(True, data=4, fsdp=2), tmp_path / "parts", options=RunOptions(stop_after=6)
+            )
     pretrain(laid(False, data=4, fsdp=2), tmp_path / "parts")
     for kind in ("train", "eval"):
         whole, parts = (read_records(tmp_path / n, kind)[-1] for n in ("whole", "parts"))
@@ -123,7 +126,7 @@ def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
 def test_documents_of_one_sentence_are_a_warning(sentences, tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store", sentences=sentences))
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path / "run", stop_after=1)
+        pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
     said = "100% of the documents have one sentence" in "".join(capsys.readouterr())
     assert said == (sentences == 1)
 
@@ -155,7 +158,7 @@ def test_a_stretch_repeated_after_a_restart_is_read_once(tmp_path):
 def test_what_decides_the_examples_cannot_change(store, tmp_path):
     config = small_config(store)
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path, stop_after=2)
+        pretrain(config, tmp_path, options=RunOptions(stop_after=2))
     data = dataclasses.replace(config.data, short_seq_prob=0.5)
     with pytest.raises(UserError, match=r"data\.short_seq_prob after 2 steps.*new --workdir"):
         pretrain(dataclasses.replace(config, data=data), tmp_path)
@@ -166,7 +169,7 @@ def test_what_decides_the_examples_cannot_change(store, tmp_path):
 def test_another_tokenizer_than_the_checkpoints_is_refused(store, tmp_path):
     config = small_config(store)
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path / "run", stop_after=2)
+        pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
     other = small_store(tmp_path / "other", words="v")
     with pytest.raises(UserError, match="trained with another tokenizer"):
         pretrain(small_config(other), tmp_path / "run")
@@ -266,7 +269,7 @@ def parts(phases_config, tmp_path_factory) -> Parts:
         patch.setattr(Batches, "batch", batch)
         for stop in run.stops:
             with pytest.raises(StoppedError, match=f"step {stop} "):
-                pretrain(phases_config, run.folder / "run", stop_after=stop)
+                pretrain(phases_config, run.folder / "run", options=RunOptions(stop_after=stop))
             shutil.copytree(run.folder / "run", run.folder / f"{stop}")
         pretrain(phases_config, run.folder / "run")
     return run
@@ -405,7 +408,7 @@ def test_a_phase_to_come_may_change(parts, phases_config, tmp_path):
 def test_a_refused_start_changes_nothing(store, tmp_path):
     config = small_config(store)
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path / "run", stop_after=2)
+        pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
     before = {p: p.read_bytes() for p in (tmp_path / "run").glob("*.json")}
     other = small_store(tmp_path / "other", words="v")
     with pytest.raises(UserError, match="trained with another tokenizer"):
