@@ -80,6 +80,29 @@ def store_check(store: str, read_manifest: Callable[[str], Mapping[str, Any]]) -
     return Check("store", probe)
 
 
+def inputs_check(inputs: Mapping[str, str]) -> Check:
+    """Returns the check that what the processes read is there.
+
+    inputs: files and folders by the key that names them.
+    """
+
+    def probe() -> str:
+        missing = [f"{key}={path}" for key, path in inputs.items() if not _exists(path)]
+        if missing:
+            raise CheckFailedError(
+                f"{', '.join(missing)}: not there",
+                "give a path that this machine and every host has",
+            )
+        return f"{', '.join(inputs.values())} there"
+
+    return Check("inputs", probe)
+
+
+def _exists(path: str) -> bool:
+    with storage_errors(path):
+        return bool(path) and open_path(path).exists()
+
+
 def _size(store: str, name: str) -> int | None:
     """Returns the size of a file in bytes; None if it is missing."""
     path = open_path(store) / name

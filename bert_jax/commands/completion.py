@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command
+from bert_jax.commands.launch_job import JOBS
 from bert_jax.errors import UsageError, nearest
 
 # `before`: the words typed so far, without flags. `following`: the next ones. `values`: flags with
@@ -115,8 +116,9 @@ def _following(
             group.extend([part] if part not in group else [])
         words[name], values[name] = _flags(item)
         if item.starts:
-            words[name] += ["pretrain"]
-            words[f"{name} pretrain"], values[f"{name} pretrain"] = _flags(commands["pretrain"])
+            words[name] += JOBS
+            for job, command in JOBS.items():
+                words[f"{name} {job}"], values[f"{name} {job}"] = _flags(command)
     words["completion"] = list(_SHELLS)
     return words, values
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def fits_check(config: "Config", command: Sequence[str], topology: str) -> Check:
     """Returns the check that `bert-jax compile` finds that every phase fits.
 
-    A result is cached under everything that it depends on. Without libtpu nothing is compiled, and
-    the line says so.
+    A result is cached under everything that it depends on. Without libtpu, or for a task, nothing
+    is compiled, and the line says so.
 
     command: of the job, with the words that give `config`.
     """
@@ -30,6 +30,8 @@ def _probe(config: "Config", command: Sequence[str], topology: str) -> str:
     from bert_jax.aot.topology import library
     from bert_jax.storage.atomic import write_text
 
+    if config.task.name:
+        return f"not compiled for {topology}: `bert-jax compile` compiles pretraining alone"
     try:
         library()
     except UserError as error:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from bert_jax.commands import pretrain
+from bert_jax.commands import finetune, pretrain
 from bert_jax.commands.command import need, parse
-from bert_jax.errors import UsageError, nearest
+from bert_jax.errors import UsageError, UserError, nearest
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from bert_jax.launch.preflight import Check
     from bert_jax.launch.restarts import Limits
 
-_JOBS = pretrain.COMMANDS  # commands that run as several processes
+_TASK = "finetune"
+# Commands that may run as several processes.
+JOBS = {**pretrain.COMMANDS, _TASK: finetune.COMMANDS[_TASK]}
 _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
@@ -29,17 +31,22 @@ def parse_command(
 
     offline: nothing in a bucket is read.
     """
-    names = ", ".join(_JOBS)
+    names = ", ".join(JOBS)
     if not words:
         raise UsageError(f"{launcher} needs a command after its flags, such as {names}")
     name, rest = words[0], words[1:]
-    if name not in _JOBS:
-        raise UsageError(f"{launcher} starts {names}, not {name!r}{nearest(name, _JOBS)}")
+    if name not in JOBS:
+        raise UsageError(f"{launcher} starts {names}, not {name!r}{nearest(name, JOBS)}")
     for flag in _PLACE:
         if any(word.lstrip("-").partition("=")[0] == flag for word in rest if word[:1] == "-"):
             raise UsageError(f"--{flag} is set by {launcher} for each process; remove it")
-    values, _ = parse(name, _JOBS[name], rest)
+    values, _ = parse(name, JOBS[name], rest)
     need(values, "config", "workdir")
+    if name == _TASK and values.seeds > 1:
+        raise UsageError(
+            f"--seeds runs in one process, {launcher} starts several; start a job for each "
+            "--config.seed"
+        )
     from bert_jax.config.files import read_config
     from bert_jax.storage.remote import is_remote
     from bert_jax.training.initial_architecture import find_architecture
@@ -68,7 +75,10 @@ def make_job(
     path = path_of(trainer)
     if backend.needs_bucket:
         job.check_remote("--workdir", trainer.workdir)
-        job.check_remote("--config.data.store", config.data.store)
+        if words[0] == _TASK:
+            _check_task(backend, config)
+        else:
+            job.check_remote("--config.data.store", config.data.store)
     return job.Job(
         name=values.name,
         workdir=absolute(trainer.workdir),
@@ -86,6 +96,22 @@ def make_job(
     )
 
 
+def _check_task(backend: "Backend", config: "Config") -> None:
+    """Raises UserError for a task whose files the hosts of a backend without a common disk could
+    not read."""
+    from bert_jax.launch import job
+
+    if not backend.has_image:
+        raise UserError(
+            f"{_TASK} needs bert-jax[finetune] and the model of config.init in a local folder, and "
+            "these hosts have neither; use launch gke with an image that has both, launch slurm or "
+            "one machine"
+        )
+    job.check_remote("--config.task.data", config.task.data)
+    if config.task.held_out:
+        job.check_remote("--config.task.held_out", config.task.held_out)
+
+
 def checks_of(
     backend: "Backend", job: "Job", config: "Config", *, allow_dirty: bool
 ) -> "list[Check]":
@@ -93,11 +119,12 @@ def checks_of(
     from bert_jax.data_pipeline.store.manifest import read_manifest
     from bert_jax.launch import bundle, preflight
 
-    checks = [
-        preflight.folder_check("workdir", job.folder),
-        preflight.store_check(config.data.store, read_manifest),
-        *backend.checks(job),
-    ]
+    checks = [preflight.folder_check("workdir", job.folder), *backend.checks(job)]
+    is_task = job.command[0] == _TASK
+    if not is_task:
+        checks.insert(1, preflight.store_check(config.data.store, read_manifest))
+    if inputs := _inputs(backend, job, config, is_task=is_task):
+        checks.append(preflight.inputs_check(inputs))
     checkout = bundle.checkout_of(bundle.__file__)
     if job.bundle.has_code and checkout:
         checks.insert(0, preflight.code_check(checkout, allow_dirty=allow_dirty))
@@ -106,6 +133,33 @@ def checks_of(
 
         checks.append(fits_check(config, job.command, job.topology.name))
     return checks
+
+
+def _inputs(backend: "Backend", job: "Job", config: "Config", *, is_task: bool) -> dict[str, str]:
+    """Returns the files and folders that the processes read, by key, but for a store.
+
+    Raises:
+        UserError: one of them is read from a local folder, and the hosts have none.
+    """
+    from bert_jax.training.claim import has_checkpoints
+    from bert_jax.workdir.layout import Workdir, split_step
+
+    task = config.task
+    shared = {"task.data": task.data} if is_task else {}
+    if is_task and task.held_out:
+        shared["task.held_out"] = task.held_out
+    local = {"init": split_step(config.init)[0]} if config.init else {}
+    if is_task and task.tokenizer:
+        local["task.tokenizer"] = task.tokenizer
+    # An image may have them, and a run that resumes needs them no more.
+    if backend.has_image or (local and has_checkpoints(Workdir.open(job.workdir))):
+        local = {}
+    if local and backend.needs_bucket:
+        raise UserError(
+            f"config.init={config.init}: a model is read from a local folder, and these hosts have "
+            "none; start the run with this --workdir on one machine, it resumes here without it"
+        )
+    return {f"config.{key}": path for key, path in (shared | local).items()}
 
 
 def absolute(workdir: str) -> str:

@@ -14,14 +14,20 @@ from bert_jax import cli, exit_codes
         ("--processes=0 pretrain", "usage: flag --processes=0: 0 is not a positive integer"),
         (
             "--processes=2",
-            "usage: launch local run needs a command after its flags, such as pretrain",
+            "usage: launch local run needs a command after its flags, such as pretrain, finetune",
         ),
         (
             "--processes=2 pretrian",
-            "usage: launch local run starts pretrain, not 'pretrian'; did you mean pretrain?",
+            "usage: launch local run starts pretrain, finetune, not 'pretrian'; did you "
+            "mean pretrain?",
         ),
-        ("--processes=2 status", "usage: launch local run starts pretrain, not 'status'"),
-        ("--processes=2 data build", "usage: launch local run starts pretrain, not 'data'"),
+        ("--processes=2 status", "usage: launch local run starts pretrain, finetune, not 'status'"),
+        ("--processes=2 data build", "usage: launch local run starts pretrain, finetune, not 'da"),
+        (
+            "--processes=2 finetune --workdir=run --seeds=5",
+            "usage: --seeds runs in one process, launch local run starts several; start a job for "
+            "each --config.seed",
+        ),
         (
             "--processes=2 pretrain --config=tiny --coordinator=here:1 --workdir=run",
             "usage: --coordinator is set by launch local run for each process; remove it",
@@ -77,7 +83,8 @@ def only_git(tmp_path_factory, monkeypatch):
         ("slurm run --name=b1", "usage: launch slurm run needs a command after its flags"),
         (
             "slurm run --name=b1 pretrian --config=tiny",
-            "usage: launch slurm run starts pretrain, not 'pretrian'; did you mean pretrain?",
+            "usage: launch slurm run starts pretrain, finetune, not 'pretrian'; did you "
+            "mean pretrain?",
         ),
         (
             "slurm run --name=B1 pretrain --config=tiny --workdir=run",
@@ -154,6 +161,21 @@ def only_git(tmp_path_factory, monkeypatch):
             "error: --config.data.store=store: each host would have a folder of its own",
         ),
         (
+            "tpu run --name=b1 --topology=v6e-16 --zone=z finetune --workdir=gs://bucket/b1 "
+            "--config.task.data=gs://bucket/task",
+            "error: finetune needs bert-jax[finetune] and the model of config.init in a local ",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} finetune "
+            "--workdir=gs://bucket/b1 --config.task.data=task",
+            "error: --config.task.data=task: each host would have a folder of its own",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} finetune "
+            "--workdir=gs://bucket/b1 --config.task.data=gs://bucket/t --config.task.held_out=t",
+            "error: --config.task.held_out=t: each host would have a folder of its own",
+        ),
+        (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} --spot --reservation=r pretrain "
             f"--config=tiny {POD}",
             "error: --spot with --reservation: reserved nodes are not spot; give one",
@@ -194,6 +216,28 @@ def test_a_dry_run_asks_no_cluster_and_creates_nothing(only_git, capsys, monkeyp
     shown = capsys.readouterr().out
     assert "$ sbatch " in shown
     assert f"--output={tmp_path}/run/launch/b1/log" in shown
+    assert not list(tmp_path.iterdir())
+
+
+TASK = "finetune --config.task.name=sst2 --config.init=/models/base"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("words", "trainer"),
+    [
+        ("slurm run", f"{TASK} --config.task.data=sst2 --workdir=run"),
+        (
+            f"gke run --topology=v5e-16 --image={IMAGE}",
+            f"{TASK} --config.task.data=gs://bucket/sst2 --workdir=gs://bucket/run",
+        ),
+    ],
+)
+def test_a_job_may_fine_tune(only_git, capsys, monkeypatch, tmp_path, words, trainer):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["launch", *words.split(), "--name=b1", "--dry_run", *trainer.split()]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in trainer.split())
     assert not list(tmp_path.iterdir())
 
 

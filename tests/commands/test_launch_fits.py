@@ -41,6 +41,13 @@ def said(*, fits: bool) -> str:
     return json.dumps(strict(report.as_dict(made(fits))))
 
 
+def test_a_task_is_not_compiled(compiler):
+    """`bert-jax compile` would compile another model: that of pretraining."""
+    line = fits_check(load("glue", {"task.name": "sst2"}), ("finetune",), "v5e-16").probe()
+    assert line.startswith("not compiled for v5e-16: ")
+    assert not compiler.calls
+
+
 def test_a_config_is_compiled_once(compiler):
     config = load("base")
     assert fits_check(config, COMMAND, "v5e-16").probe() == "fits v5e-16"

@@ -1,7 +1,9 @@
 """Real processes of `bert-jax finetune`: killed at random moments, stopped, and two in one job."""
 
 import json
+import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -97,6 +99,29 @@ def test_two_processes_train_as_one_does(config: Path, tmp_path: Path) -> None:
     assert one["step"] == two["step"] == LAST
     losses = [read_meta(tmp_path / name, LAST)["evaluation"]["loss"] for name in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_launched_job_restarts_and_resumes_to_the_same_bits(config: Path, tmp_path: Path) -> None:
+    """Two processes under `launch local`; one is killed after a checkpoint."""
+    launcher, found = ["launch", "local", "run", "--processes=2"], {}
+    for name in ("whole", "killed"):
+        workdir, output = tmp_path / name / "run", tmp_path / f"{name}.txt"
+        job = started([*launcher, *words(config, workdir, "--cpu_devices=1")], output)
+        if name == "killed":
+            end = time.monotonic() + LIMIT
+            while not complete_steps(workdir):
+                assert time.monotonic() < end, output.read_text()
+                time.sleep(0.05)
+            (pid,) = re.findall(r"host-1 is process (\d+)", output.read_text())
+            os.kill(int(pid), signal.SIGKILL)
+        assert job.wait(LIMIT) == DONE, output.read_text()
+        found[name] = read_meta(workdir, LAST), (workdir / "results.json").read_bytes()
+    assert "resumes from step" in output.read_text()
+    (one, results), (two, same) = found.values()
+    assert one["fingerprints"] == two["fingerprints"]
+    assert results == same
 
 
 @pytest.mark.slow

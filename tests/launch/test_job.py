@@ -5,15 +5,18 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from launch_jobs import AWKWARD, BUNDLE, IMAGE, job
 
-from bert_jax.commands.launch_job import parse_command
+from bert_jax.commands.launch_job import checks_of, parse_command
 from bert_jax.commands.paths import check_outputs
 from bert_jax.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.launch.job import JobId, Rendering, check_image, check_remote, find_topology
+from bert_jax.launch.preflight import CheckFailedError
 from bert_jax.launch.slurm.backend import Slurm
 
 
@@ -178,6 +181,41 @@ def test_the_config_file_of_a_job_travels_to_where_its_command_may_read_it(tmp_p
     (workdir / "mine.py").write_bytes(mine.read_bytes())
     with pytest.raises(UserError, match=r"holds the input .*run/mine\.py"):
         gate([words[0], f"--config={workdir}/mine.py", words[2]])
+
+
+DISK, IMAGES, BUCKET = (
+    SimpleNamespace(needs_bucket=bucket, has_image=image, checks=lambda of: [])
+    for bucket, image in ((False, False), (True, True), (True, False))
+)
+
+
+def inputs_of(backend: Any, words: Sequence[str], tmp_path: Path) -> str:
+    """What the check of the files that a job reads says."""
+    values, config = parse_command("launch slurm run", [*words, f"--workdir={tmp_path / 'run'}"])
+    of = job(workdir=values.workdir, command=tuple(words))
+    checks = checks_of(backend, of, config, allow_dirty=True)
+    return next(check.probe() for check in checks if check.name == "inputs")
+
+
+def test_the_files_of_a_task_and_the_model_are_checked_like_a_store(tmp_path: Path) -> None:
+    words = ["finetune", f"--config.task.data={tmp_path}", f"--config.init={tmp_path}/model"]
+    with pytest.raises(CheckFailedError, match=f"config.init={tmp_path}/model: not there"):
+        inputs_of(DISK, words, tmp_path)
+    (tmp_path / "model").mkdir()
+    assert inputs_of(DISK, words, tmp_path) == f"{tmp_path}, {tmp_path}/model there"
+    (tmp_path / "model").rmdir()  # an image may have it
+    assert inputs_of(IMAGES, words, tmp_path) == f"{tmp_path} there"
+
+
+def test_hosts_without_the_model_of_a_run_are_refused_until_it_has_started(tmp_path: Path) -> None:
+    words = ["pretrain", "--config=tiny", f"--config.init={tmp_path}"]
+    with pytest.raises(
+        UserError, match=r"config\.init=.*these hosts have none; start the run with"
+    ):
+        inputs_of(BUCKET, words, tmp_path)
+    (tmp_path / "run/checkpoints/1").mkdir(parents=True)
+    with pytest.raises(StopIteration):  # nothing to check: a run that resumes needs no model
+        inputs_of(BUCKET, words, tmp_path)
 
 
 def test_a_shown_rendering_has_every_command_and_file():

@@ -14,10 +14,12 @@ from bert_jax.launch.preflight import (
     Check,
     CheckFailedError,
     folder_check,
+    inputs_check,
     private_file,
     run_checks,
     store_check,
 )
+from bert_jax.storage.remote import put
 
 
 def failing(line: str) -> Check:
@@ -79,6 +81,24 @@ def test_a_store_has_all_of_its_files(store, tmp_path):
     assert "tokenizer.json" in str(e.value)
     with pytest.raises(UserError, match="not a token store"):
         store_check(str(tmp_path / "other"), read_manifest).probe()
+
+
+def test_all_inputs_must_be_there(tmp_path):
+    there = {"config.task.data": str(tmp_path)}
+    assert inputs_check(there).probe() == f"{tmp_path} there"
+    missing = there | {"config.init": f"{tmp_path}/run", "config.task.held_out": ""}
+    line = f"config.init={tmp_path}/run, config.task.held_out=: not there; give a path that this "
+    with pytest.raises(CheckFailedError, match=re.escape(line)):
+        inputs_check(missing).probe()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("gcsfs"), reason="needs gcsfs")
+def test_inputs_may_be_in_a_bucket(monkeypatch):
+    with emulated(monkeypatch, "bucket"):
+        put("gs://bucket/task/train.tsv", b"a")
+        assert inputs_check({"config.task.data": "gs://bucket/task"}).probe()
+        with pytest.raises(CheckFailedError, match="data=gs://bucket/other: not there"):
+            inputs_check({"config.task.data": "gs://bucket/other"}).probe()
 
 
 def test_a_secret_is_its_owners_alone(tmp_path):
