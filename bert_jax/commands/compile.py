@@ -73,14 +73,14 @@ def _model_of(init: str) -> "ModelConfig | None":
 def _report(
     values: flags.FlagValues, config: "Config", tpu_slice: "Slice", phases: list[int]
 ) -> int | None:
-    from bert_jax.aot import report, report_html, report_text
+    from bert_jax.aot import report, report_html, report_sections
     from bert_jax.config.files import path_of, words_of
     from bert_jax.runtime.console import working
 
     result = report.make(path_of(values).stem, config, tpu_slice, phases, working)
     if values.html:
         report_html.save(result, values.html, words_of(values))
-    _print_result(report.as_dict(result) if values.json else report_text.render(result))
+    _print_result(report.as_dict(result) if values.json else report_sections.render(result))
     return None if result.fits else FAILED
 
 

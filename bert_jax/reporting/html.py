@@ -56,7 +56,7 @@ _PAGE = """<!doctype html>
 {body}
 </body></html>
 """
-_NUMBER = re.compile(r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| s)?|nan|inf")
+_NUMBER = re.compile(r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| m?s| M)?|nan|inf")
 
 
 class ShownFill(NamedTuple):

@@ -19,7 +19,7 @@ from signals import with_signals
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import report, report_text, topology
+from bert_jax.aot import report, report_sections, topology
 from bert_jax.config.files import load, shipped, slice_of
 from bert_jax.errors import UserError
 from bert_jax.hardware import slices
@@ -83,7 +83,7 @@ def test_every_config_for_a_tpu_says_which() -> None:
 
 
 def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
-    said = report_text.render(made())
+    said = report_sections.render(made())
     for part in (
         "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
         "bfloat16, attention auto, all layers unrolled, remat none, optimizer sharded",
@@ -105,7 +105,7 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
-    said = report_text.render(made(fits=False))
+    said = report_sections.render(made(fits=False))
     assert "33.00 GiB of 15.75 GiB, DOES NOT FIT" in said
     assert "Over the limit by 17.25 GiB." in said
     assert "12.00 GiB  '--config.phases[0].micro_batches=4'" in said
@@ -117,7 +117,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
 def test_without_a_known_network_the_time_is_not_known() -> None:
     found = analysis(exposed_seconds=None, collective_seconds=None)
     assert made(found=found).hours is None
-    assert "Whole run: time unknown" in report_text.render(made(found=found))
+    assert "Whole run: time unknown" in report_sections.render(made(found=found))
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_a_short_run_takes_seconds(steps: int, said: str) -> None:
     (phase,) = whole.phases
     shorter = dataclasses.replace(phase.phase, steps=steps)
     phases = (dataclasses.replace(phase, phase=shorter),)
-    assert said in report_text.render(dataclasses.replace(whole, phases=phases))
+    assert said in report_sections.render(dataclasses.replace(whole, phases=phases))
 
 
 def test_some_phases_are_not_the_whole_run() -> None:
-    assert "This phase: " in report_text.render(made(config="wiki_books_base"))
+    assert "This phase: " in report_sections.render(made(config="wiki_books_base"))
 
 
 @pytest.mark.parametrize("fits", [True, False])
