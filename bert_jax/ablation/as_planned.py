@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from bert_jax.ablation import state, tasks
+from bert_jax.ablation import tasks
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.record import Record
-from bert_jax.ablation.spec import Ablation, Run, folder
+from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.checkpoint import catalog
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config
@@ -52,8 +53,7 @@ class Told:
     checkpoints: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def read(cls, folder: str) -> "Told":
-        own = Workdir.open(folder)
+    def read(cls, own: Workdir) -> "Told":
         try:
             known = description.read(own) if description.has_config_json(own) else None
         except UserError:
@@ -77,16 +77,13 @@ class Told:
 class Workdirs:
     """The workdirs of the runs of an ablation; each is read once."""
 
-    def __init__(self, root: str):
+    def __init__(self, root: AblationDir):
         self.root = root
         self._told = functools.cache(Told.read)
 
-    def of(self, run: Run) -> Told:
-        return self._told(folder(self.root, run))
-
-    def of_task(self, run: Run, measure: str) -> Told:
-        """Returns what the same run says that was fine-tuned for a task."""
-        return self._told(state.task_folder(self.root, run, measure))
+    def of(self, run: Run, task: str = "") -> Told:
+        """task: for the run that was fine-tuned for it."""
+        return self._told(self.root.run(run, task))
 
 
 def differences(ablation: Ablation, workdirs: Workdirs, run: Run, plan: Record) -> list[str]:
@@ -128,7 +125,7 @@ def of_task_values(
     files = plan.get("task_files", {}).get(measure.removeprefix(tasks.PREFIX), {})
     planned = files.get("held_out", about["held_out"])  # not in the records of earlier versions
     found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
-    told = workdirs.of_task(run, measure)
+    told = workdirs.of(run, measure)
     if not told.started:
         found.append(f"{measure}: {told.workdir} is missing, the run that its values are of")
     if (known := told.config_json) and known.get("run_id") != about["run_id"]:
@@ -148,7 +145,7 @@ def between(
     ids, starts = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
     for run in runs:
         own = workdirs.of(run)
-        for told in (own, *(workdirs.of_task(run, task) for task in ablation.tasks)):
+        for told in (own, *(workdirs.of(run, task) for task in ablation.tasks)):
             for run_id in told.run_ids:
                 ids.setdefault(run_id, []).append(run.name)
         if run.config.init and own.config_json:
@@ -173,7 +170,7 @@ def between_tasks(
     for measure in ablation.tasks:
         groups = dict[str, dict[tuple[tuple[str, Any], ...], list[str]]]()
         for run in runs:
-            known = workdirs.of_task(run, measure).config_json
+            known = workdirs.of(run, measure).config_json
             if not known:
                 continue
             try:
@@ -220,7 +217,7 @@ def software(told: Told) -> dict[str, str]:
 def _of_task(
     ablation: Ablation, workdirs: Workdirs, run: Run, measure: str, plan: Record
 ) -> list[str]:
-    told, start = workdirs.of_task(run, measure), folder(workdirs.root, run)
+    told, start = workdirs.of(run, measure), str(workdirs.root.run(run))
     config = tasks.config_of(ablation.values, measure, run.config.model, start, run.seed)
     name = measure.removeprefix(tasks.PREFIX)
     data = {"tokenizer": _store_of(plan, run)["tokenizer"]}

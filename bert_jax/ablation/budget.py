@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bert_jax.ablation.spec import Ablation, Run, folder
+from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.stores import Stores
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -162,17 +162,16 @@ def _with_steps(config: Config, steps: Sequence[int]) -> Config:
     return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
-def measured(workdir: str, run: Run, planned: Spent) -> tuple[Spent, bool]:
+def measured(workdir: Workdir, run: Run, planned: Spent) -> tuple[Spent, bool]:
     """Returns what a run that was trained to its last step spent, by its own records: the updates
     that were not skipped, and the real tokens of its batches; and whether the records are whole,
     those of every `log_every_steps` to the last. Positions and FLOPs follow from the
     configuration. Without records all is as planned.
     """
-    path = Workdir.open(folder(workdir, run)).metrics
-    skipped = len(records.read(path, "skipped"))
+    skipped = len(records.read(workdir.metrics, "skipped"))
     steps = tokens = 0.0
     whole = 0  # steps
-    for length, record in _intervals(records.read(path, "train")):
+    for length, record in _intervals(records.read(workdir.metrics, "train")):
         phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
         if records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
             steps += length

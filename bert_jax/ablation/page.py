@@ -8,7 +8,6 @@ from typing import Any
 from bert_jax.ablation import plan, record, sentences, spending
 from bert_jax.ablation.measured import judged, own_objectives
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.spec import folder
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
 from bert_jax.ablation.tasks import is_task, settings_of
@@ -22,7 +21,6 @@ from bert_jax.reporting.html import Page
 from bert_jax.runtime.program import program
 from bert_jax.training.eval_setting import OWN
 from bert_jax.workdir import description
-from bert_jax.workdir.layout import Workdir
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header and rows
 
@@ -184,7 +182,7 @@ def _add_curves(page: Page, results: Results) -> None:
         per_step = spent.real_tokens / spent.steps
         by_step: dict[int, list[float]] = {}
         for each in results.of(variant.name).values():
-            path = Workdir.open(folder(results.workdir, each.run)).metrics
+            path = results.workdir.run(each.run).metrics
             for each_eval in records.read(path, "eval"):
                 loss = each_eval.get(f"{MASKED_LM.name}/loss")
                 if records.is_finite(loss):
@@ -253,7 +251,7 @@ def _add_runs(
     page.heading("Commands")
     for line in record.commands(results.workdir):
         page.code(line)
-    page.code(f"{program()} ablate report --workdir={shlex.quote(results.workdir)}")
+    page.code(f"{program()} ablate report --workdir={shlex.quote(str(results.workdir))}")
     page.text("Each run alone, with the flags of the first command behind it:")
     page.code(plan.commands(results.ablation, results.runs, results.workdir))
     page.heading("Runs")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax.ablation import spec, statistics
 from bert_jax.ablation.budget import Spent, contrast
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.sentences import by_seeds, too_few_documents
 from bert_jax.ablation.spec import Ablation, Run
@@ -80,7 +81,7 @@ def _detectable(results: Results) -> list[str]:
     return lines
 
 
-def commands(ablation: Ablation, runs: Sequence[Run], workdir: str) -> str:
+def commands(ablation: Ablation, runs: Sequence[Run], workdir: AblationDir) -> str:
     """Returns the line of each run, to be typed or given to a launcher."""
-    words = (spec.words(ablation, run, spec.folder(workdir, run)) for run in runs)
+    words = (spec.words(ablation, run, workdir.run(run)) for run in runs)
     return "\n".join(f"{program()} {shlex.join(each)}" for each in words)

@@ -1,6 +1,6 @@
 """What was planned, as `ablate run` records it in the workdir of an ablation.
 
-A/ablation.json         JSON:
+The keys of `ablation.json`:
     config              values of its file, `AblationConfig`
     base                values of the base of all runs; a report reads them here, so that it
                         executes nothing, and an edited base is noticed
@@ -9,7 +9,6 @@ A/ablation.json         JSON:
     seeds               the seeds, and when they were given; they may be added to
     first_report        when `ablate report` first ran, and the seeds of that time
     reports             each time when it ran on other seeds than before: those that were measured
-A/commands/DIGEST       the line of each `ablate run` that was typed
 """
 
 import datetime
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from etils import epath
 
 from bert_jax.ablation import stores, tasks
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.spec import Ablation
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
@@ -30,10 +30,9 @@ from bert_jax.storage.digest import sha256
 from bert_jax.storage.files import read_bytes
 from bert_jax.storage.outputs import OutputKind, check_output
 from bert_jax.storage.reader_errors import VALUE_ERRORS
-from bert_jax.storage.remote import open_path, put, storage_errors
+from bert_jax.storage.remote import put, storage_errors
 
 Record = Mapping[str, Any]
-_NAME: Final = "ablation.json"
 _SEEDS: Final = "config.seeds"
 _PLAN: Final = ("config", "base", "store", "stores", "task_files")  # may not change
 # Keys that records of earlier versions lack.
@@ -46,10 +45,6 @@ class Added(NamedTuple):
     seeds: tuple[int, ...]
     time: str
     reported: str  # time of the first report
-
-
-def file_of(workdir: str) -> epath.Path:
-    return open_path(workdir) / _NAME
 
 
 def describe(ablation: Ablation) -> dict[str, Any]:
@@ -77,17 +72,18 @@ def describe(ablation: Ablation) -> dict[str, Any]:
 
 def _is_ablation(folder: epath.Path) -> bool:
     """Whether `claim` wrote to a folder, or is about to: runs may be made before, elsewhere."""
-    if not (folder / _NAME).exists():
+    own = AblationDir.open(folder)
+    if not own.record.exists():
         names = (path.name for path in folder.iterdir())
-        return all(name == "runs" or name.startswith(f".{_NAME}.") for name in names)
-    read(str(folder))
+        return all(n == own.runs.name or n.startswith(f".{own.record.name}.") for n in names)
+    read(own)
     return True
 
 
 ABLATION: Final = OutputKind("ablation", _is_ablation, is_folder=True)
 
 
-def claim(workdir: str, ablation: Ablation) -> None:
+def claim(workdir: AblationDir, ablation: Ablation) -> None:
     """Writes `ablation.json`, or checks that the folder is of this ablation; seeds may be added.
 
     Raises:
@@ -95,8 +91,8 @@ def claim(workdir: str, ablation: Ablation) -> None:
             names it.
     """
     stores_ = {variant.config.data.store for variant in ablation.variants}
-    check_output(workdir, ABLATION, inputs=[ablation.values.store, *stores_])
-    new, path = describe(ablation), file_of(workdir)
+    check_output(workdir.path, ABLATION, inputs=[ablation.values.store, *stores_])
+    new, path = describe(ablation), workdir.record
     old = read(workdir) if path.exists() else {}
     if old:
         _check_same(workdir, old, new)
@@ -110,13 +106,13 @@ def claim(workdir: str, ablation: Ablation) -> None:
         new["reports"] = old["reports"]
     if "first_report" in old:
         new["first_report"] = old["first_report"]
-    elif old and (open_path(workdir) / "report.json").exists():  # of an earlier version
+    elif old and workdir.report.with_suffix(".json").exists():  # of an earlier version
         new["first_report"] = {"seeds": old["config"]["seeds"], "time": ""}
     if old != new:
         _write(path, new)
 
 
-def note_report(workdir: str, measured: Sequence[int]) -> None:
+def note_report(workdir: AblationDir, measured: Sequence[int]) -> None:
     """Keeps when the first report was made and of which planned seeds, and what each one saw.
 
     measured: seeds of which a variant can be compared with the reference.
@@ -130,7 +126,7 @@ def note_report(workdir: str, measured: Sequence[int]) -> None:
     now = _now()
     first = {"first_report": {"seeds": found["config"]["seeds"], "time": now}} if is_first else {}
     more = {"reports": [*reports, {"seeds": seeds, "time": now}]} if is_new else {}
-    _write(file_of(workdir), {**found, **first, **more})
+    _write(workdir.record, {**found, **first, **more})
 
 
 def seen(found: Record) -> list[tuple[int, ...]]:
@@ -164,7 +160,7 @@ def _write(path: epath.Path, values: Record) -> None:
         put(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def _check_same(workdir: str, old: Record, new: Record) -> None:
+def _check_same(workdir: AblationDir, old: Record, new: Record) -> None:
     before, after = _by_key(old), _by_key(new)
     unknown = tuple(key for key in _SINCE if not any(each.startswith(key) for each in before))
     for key in {**before, **after}:
@@ -219,12 +215,12 @@ _CONFIG: Final = {
 _STORE: Final = dict.fromkeys(("train", "held_out", "tokenizer"), json_record.text)
 
 
-def read(workdir: str) -> dict[str, Any]:
+def read(workdir: AblationDir) -> dict[str, Any]:
     """Returns what the workdir of an ablation records; UserError if it is none."""
-    path = file_of(workdir)
+    path = workdir.record
     if not path.exists():
         raise UserError(
-            f"{workdir}: no ablation.json there; give the --workdir of `bert-jax ablate run`"
+            f"{workdir}: no {path.name} there; give the --workdir of `bert-jax ablate run`"
         )
     try:
         with storage_errors(path):
@@ -257,7 +253,7 @@ def values_of(found: Record) -> AblationConfig:
     return from_dict(found["config"], AblationConfig)
 
 
-def base_of(workdir: str, found: Record) -> Mapping[str, Any] | None:
+def base_of(workdir: AblationDir, found: Record) -> Mapping[str, Any] | None:
     """Returns the values of the base of all runs; None if it is a shipped config, of a record that
     an earlier version wrote.
 
@@ -272,28 +268,23 @@ def base_of(workdir: str, found: Record) -> Mapping[str, Any] | None:
     if name in shipped():
         return None
     raise UserError(
-        f"{file_of(workdir)}: an earlier version wrote it, without the values of the base {name}, "
+        f"{workdir.record}: an earlier version wrote it, without the values of the base {name}, "
         "and a report executes no file that it names; give the same `bert-jax ablate run` command "
         "again, which records them"
     )
 
 
-def note_command(workdir: str, line: str) -> None:
+def note_command(workdir: AblationDir, line: str) -> None:
     """Keeps the line of a command that makes runs; each has its own file, as several may start at
     once."""
-    path = _commands(workdir) / sha256(line.encode())[:12]
+    path = workdir.commands / sha256(line.encode())[:12]
     with storage_errors(path, "cannot be written"):
         if not path.exists():
             put(path, f"{line}\n".encode())
 
 
-def commands(workdir: str) -> list[str]:
+def commands(workdir: AblationDir) -> list[str]:
     """Returns the lines of the commands that made runs."""
-    folder_ = _commands(workdir)
-    with storage_errors(folder_):
-        files = sorted(folder_.iterdir()) if folder_.exists() else []
+    with storage_errors(workdir.commands):
+        files = sorted(workdir.commands.iterdir()) if workdir.commands.exists() else []
         return sorted(read_bytes(path).decode("utf-8", "replace").rstrip() for path in files)
-
-
-def _commands(workdir: str) -> epath.Path:
-    return open_path(workdir) / "commands"

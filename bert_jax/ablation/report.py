@@ -24,7 +24,7 @@ from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.stores import Stores
 from bert_jax.metrics.records import strict
 from bert_jax.runtime.console import clock, console
-from bert_jax.storage.remote import open_path, put
+from bert_jax.storage.remote import put
 from bert_jax.workdir import description
 
 _HEADER: Final = (
@@ -38,17 +38,17 @@ def write(results: Results, stores: Stores) -> None:
     """Writes all files into the workdir of the ablation, and prints the verdicts and what the
     report itself took."""
     begun = time.perf_counter()
-    root = open_path(results.workdir)
+    folder = results.workdir
     rows, told = list(rows_of(results)), sentences.told(results)
-    _write_csv(root / "differences.csv", rows)
-    put(root / "report.md", _markdown(results, rows, told).encode())
+    _write_csv(folder.differences, rows)
+    put(folder.report.with_suffix(".md"), _markdown(results, rows, told).encode())
     runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
-    page_of(results, rows, told, runs, plans).save(root / "report.html")
+    page_of(results, rows, told, runs, plans).save(folder.report)
     values = _values(results, rows, told, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun
     text = json.dumps(strict(values), indent=2, allow_nan=False) + "\n"
-    put(root / "report.json", text.encode())
-    record.note_report(results.workdir, results.seen)
+    put(folder.report.with_suffix(".json"), text.encode())
+    record.note_report(folder, results.seen)
     for line in (sentences.progress(results), *told):
         console.print(line, markup=False)
     total = sum(each.total_seconds for each in runs.values())
@@ -56,7 +56,7 @@ def write(results: Results, stores: Stores) -> None:
         f"evaluation: {spending.evaluation_share(runs.values()):.1%} of the {clock(total)} of the "
         f"runs; statistics and page: {seconds:.1f} s, {seconds / total if total else 0:.2%}"
     )
-    console.print(f"wrote {root / 'report.html'}, differences.csv, report.json, report.md")
+    console.print(f"wrote {folder.report}, differences.csv, report.json, report.md")
 
 
 def rows_of(results: Results) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.ablation import as_planned, budget, state, statistics
 from bert_jax.ablation.as_planned import Workdirs
 from bert_jax.ablation.budget import Contrast, Spent
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.measured import (
     REMEDY,
     Measured,
@@ -22,8 +23,8 @@ from bert_jax.ablation.measured import (
     on_others,
 )
 from bert_jax.ablation.record import Record
-from bert_jax.ablation.spec import Ablation, Run, folder
-from bert_jax.ablation.state import RunState
+from bert_jax.ablation.spec import Ablation, Run
+from bert_jax.ablation.state import RunState, Values
 from bert_jax.ablation.statistics import Difference, Verdict
 from bert_jax.ablation.tasks import is_task
 from bert_jax.metrics import goodput, records
@@ -46,7 +47,7 @@ class Results:
     """
 
     ablation: Ablation
-    workdir: str
+    workdir: AblationDir
     runs: Sequence[Run]
     states: Mapping[str, RunState]
     measured: Mapping[str, Measured]
@@ -206,13 +207,13 @@ class Results:
         names = [run for run in self.runs if run.variant == variant and run.name in self.measured]
         if not names:
             return None
-        seconds = [_wall_seconds(folder(self.workdir, run)) for run in names]
+        seconds = [_wall_seconds(self.workdir.run(run)) for run in names]
         return float(np.mean(seconds)) / 3600
 
 
-def _wall_seconds(workdir: str) -> float:
+def _wall_seconds(workdir: Workdir) -> float:
     """Returns the time from the first start of a run to its last record."""
-    return goodput.account(list(records.records(Workdir.open(workdir).metrics))).wall
+    return goodput.account(list(records.records(workdir.metrics))).wall
 
 
 def _difference(
@@ -243,7 +244,7 @@ def _difference(
 
 def read(
     ablation: Ablation,
-    workdir: str,
+    workdir: AblationDir,
     runs: Sequence[Run],
     planned: Mapping[str, Spent],
     record: Record,
@@ -261,11 +262,12 @@ def read(
             unplanned[name].append(reason)
     measured = {}
     for run in runs:
-        if states[run.name].state == "damaged":
-            unplanned[run.name].append(states[run.name].reason)
-        if states[run.name].state == "measured":
+        found = states[run.name]
+        if found.state == "damaged":
+            unplanned[run.name].append(found.reason)
+        if found.values:
             try:
-                one, other = _read_one(ablation, dirs, run, planned[run.variant], record)
+                one, other = _measured(ablation, dirs, run, found.values, planned, record)
                 bad = damage(ablation, one)
             except DamagedValuesError as error:
                 other, bad = [], str(error)
@@ -276,27 +278,32 @@ def read(
                 measured[run.name] = one
     for name, reason in on_others(ablation, measured):
         unplanned[name].append(reason)
-    unplanned = {name: found for name, found in unplanned.items() if found}
+    unplanned = {name: own for name, own in unplanned.items() if own}
     return Results(ablation, workdir, runs, states, measured, planned, unplanned, record)
 
 
-def _read_one(
-    ablation: Ablation, dirs: Workdirs, run: Run, planned: Spent, record: Record
+def _measured(
+    ablation: Ablation,
+    dirs: Workdirs,
+    run: Run,
+    of_text: Values,
+    planned: Mapping[str, Spent],
+    record: Record,
 ) -> tuple[Measured, list[str]]:
     """Returns the values of a run, and in what they are not as planned."""
     workdir = dirs.root
-    values, about = state.values_in(state.examples_of(workdir, run))
+    values, about = dict(of_text[0]), of_text[1]
     other = as_planned.of_values(ablation, run, record, about)
     metrics = {name: own["metrics"] for name, own in about["forms"].items()}
     seconds = about["seconds"]
     for measure in ablation.tasks:
-        examples, of_task = state.values_in(state.task_examples(workdir, run, measure))
+        examples, of_task = state.values_in(workdir.values(run, measure))
         (values[measure],) = examples.values()
         (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
         seconds += of_task["seconds"]
-        seconds += _wall_seconds(state.task_folder(workdir, run, measure))
+        seconds += _wall_seconds(workdir.run(run, measure))
         other += as_planned.of_task_values(dirs, run, measure, record, of_task)
-    spent, is_recorded = budget.measured(workdir, run, planned)
+    spent, is_recorded = budget.measured(workdir.run(run), run, planned[run.variant])
     return Measured(
         run=run,
         forms=values,

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.ablation import spec, state, tasks
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.errors import StoppedError, UserError, count
 from bert_jax.exit_codes import DONE, NUMBERS, STOPPED, describe
@@ -25,7 +26,6 @@ from bert_jax.storage.locks import FileLock, LockedError
 from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.training.eval_setting import OWN
 from bert_jax.workdir import lock
-from bert_jax.workdir.layout import Workdir
 
 _PAUSE = 1.0  # seconds until a run that another process makes is looked at again
 
@@ -36,7 +36,7 @@ class Runner:
     def __init__(
         self,
         ablation: Ablation,
-        workdir: str,
+        workdir: AblationDir,
         runs: Sequence[Run],
         *,
         at_once: int = 1,
@@ -160,12 +160,12 @@ class Runner:
     def _make_tasks(self, run: Run) -> None:
         """Fine-tunes a run for each task and measures it, but for those that are done."""
         for measure in self._ablation.tasks:
-            path = state.task_examples(self._workdir, run, measure)
-            folder = state.task_folder(self._workdir, run, measure)
+            path = self._workdir.values(run, measure)
+            folder = str(self._workdir.run(run, measure))
             if path.exists():
                 continue
             settings = tasks.settings_of(self._ablation.values, measure)
-            start = spec.folder(self._workdir, run)
+            start = str(self._workdir.run(run))
             train = tasks.words(settings, start, run.seed, folder)
             evaluate = ["evaluate", f"--workdir={folder}", f"--per_example={path}"]
             for words in (train, evaluate):
@@ -173,15 +173,15 @@ class Runner:
                     return
 
     def _train(self, run: Run) -> list[str]:
-        return [*spec.words(self._ablation, run, spec.folder(self._workdir, run)), *self._options]
+        return [*spec.words(self._ablation, run, self._workdir.run(run)), *self._options]
 
     def _evaluate(self, run: Run) -> list[str]:
         texts = [self._forms[measure] for measure in self._ablation.texts]
         forms = [f"--form={form}" for form in (OWN, *texts)]
         return [
             "evaluate",
-            f"--workdir={spec.folder(self._workdir, run)}",
-            f"--per_example={state.examples_of(self._workdir, run)}",
+            f"--workdir={self._workdir.run(run)}",
+            f"--per_example={self._workdir.values(run)}",
             *forms,
             *self._options,
         ]
@@ -225,9 +225,9 @@ def _shares(at_once: int) -> list[set[int]]:
 
 
 @contextlib.contextmanager
-def _locked(workdir: str, run: Run) -> Iterator[None]:
+def _locked(workdir: AblationDir, run: Run) -> Iterator[None]:
     """Holds the lock of a run; buckets have none. Raises LockedError if another process has it."""
-    path = state.lock_of(workdir, run)
+    path = workdir.lock(run)
     if is_remote(path):
         yield
         return
@@ -235,7 +235,7 @@ def _locked(workdir: str, run: Run) -> Iterator[None]:
         with storage_errors(path, "cannot be written"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             file_lock.acquire()
-        trainer = Workdir.open(spec.folder(workdir, run)).lock
+        trainer = workdir.run(run).lock
         if lock.is_locked(trainer):  # started by another launcher
             raise LockedError(str(trainer))
         yield

@@ -247,15 +247,10 @@ def plan_digests(planned: Sequence[Run], stores: Stores) -> dict[str, str]:
     return found
 
 
-def words(ablation: Ablation, run: Run, workdir: str) -> list[str]:
+def words(ablation: Ablation, run: Run, workdir: object) -> list[str]:
     """Returns the words of `bert-jax` that make a run: an ordinary `pretrain`."""
     settings = [f"--config.{key}={value}" for key, value in run.changes.items()]
     return ["pretrain", f"--config={ablation.values.base}", *settings, f"--workdir={workdir}"]
-
-
-def folder(workdir: str, run: Run) -> str:
-    """Returns the workdir of a run."""
-    return f"{workdir.rstrip('/')}/runs/{run.variant}/{run.seed}"
 
 
 def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:

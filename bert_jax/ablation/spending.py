@@ -6,10 +6,8 @@ from typing import Any
 
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.spec import folder
 from bert_jax.metrics import goodput, records
 from bert_jax.storage import json_record
-from bert_jax.workdir.layout import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +32,7 @@ def read(results: Results) -> dict[str, Spending]:
 
 
 def _of(results: Results, each: Measured) -> Spending:
-    workdir = Workdir.open(folder(results.workdir, each.run))
-    written = list(records.records(workdir.metrics))
+    written = list(records.records(results.workdir.run(each.run).metrics))
     spent = goodput.account(written)
     return Spending(
         wall_seconds=spent.wall,

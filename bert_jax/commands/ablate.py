@@ -32,14 +32,15 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.commands and not values.plan:
         raise UsageError("--commands goes with --plan; give both, or neither")
     from bert_jax.ablation import budget, plan, record, results, run, spec, tasks
+    from bert_jax.ablation.layout import AblationDir
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import plain
 
     ablation = spec.read(plain(values.config))
-    workdir = _absolute(values.workdir)
+    workdir = AblationDir.open(values.workdir)
     spec.shard_of([], values.shard)
-    if record.file_of(workdir).exists() or not values.plan:
-        tasks.check_local(ablation.measures, workdir)
+    if workdir.record.exists() or not values.plan:
+        tasks.check_local(ablation.measures, str(workdir))
         record.claim(workdir, ablation)
     ablation, spent = budget.spend_alike(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
@@ -47,7 +48,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
         print(plan.commands(ablation, runs, workdir))
         return 0
     if values.plan:
-        exists = record.file_of(workdir).exists()
+        exists = workdir.record.exists()
         known = record.read(workdir) if exists else record.describe(ablation)
         print(plan.text(runs, results.read(ablation, workdir, runs, spent, known)))
         return 0
@@ -80,10 +81,11 @@ def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     from bert_jax.ablation import budget, record, report, results, sentences, spec
+    from bert_jax.ablation.layout import AblationDir
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
 
-    workdir = _absolute(values.workdir)
+    workdir = AblationDir.open(values.workdir)
     recorded = record.read(workdir)
     base = record.base_of(workdir, recorded)
     ablation = spec.read(to_dict(record.values_of(recorded)), base)
@@ -97,12 +99,6 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
         )
     report.write(found, opened)
-
-
-def _absolute(workdir: str) -> str:
-    from bert_jax.storage.remote import absolute
-
-    return str(absolute(workdir))
 
 
 COMMANDS = {

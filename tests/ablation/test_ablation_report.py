@@ -13,6 +13,7 @@ from ablated import made_results
 from corpus import small_store
 
 from bert_jax.ablation import plan, record, report, results, sentences, spec, statistics
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -155,8 +156,8 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
         ]
         lines = (records.line(kind, step, 0, values) for kind, step, values in written)
         (folder / "metrics.jsonl").write_text("".join(lines))
-    record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
-    record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
+    for _ in range(2):
+        record.note_command(found.workdir, "bert-jax ablate run --config=mine.py --at_once=2")
     report.write(found, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     said = re.sub(r"<[^>]+>", " ", page)
@@ -190,7 +191,7 @@ def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
 def test_results_are_read_from_the_workdirs(tmp_path, store):
     """Before the first run: all are waiting, and nothing is compared."""
     made = made_results(tmp_path, store, {"a": 0.0})
-    ablation, root = made.ablation, str(tmp_path / "A")
+    ablation, root = made.ablation, AblationDir.open(tmp_path / "A")
     found = results.read(ablation, root, made.runs, made.planned, made.record)
     assert {each.state for each in found.states.values()} == {"waiting"}
     assert found.primary == {}

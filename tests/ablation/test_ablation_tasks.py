@@ -11,6 +11,7 @@ from small_task import DEV, write_task
 
 from bert_jax import cli
 from bert_jax.ablation import budget, record, spec, tasks
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.stores import open_stores
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -67,7 +68,7 @@ def test_files_are_read_before_anything_runs(tmp_path, store, folder):
     missing = {"pairs": settings(folder / "nowhere")}
     ablation = read(ablated.write(tmp_path, measures=MEASURES, tasks=missing), store)
     with pytest.raises(UserError, match=r"config.tasks, 'pairs': .*nowhere"):
-        record.claim(str(tmp_path / "A"), ablation)
+        record.claim(AblationDir.open(tmp_path / "A"), ablation)
     with pytest.raises(UserError, match="task/pairs starts from local runs; give a local"):
         tasks.check_local(MEASURES, "gs://bucket/A")
 

@@ -355,13 +355,13 @@ def test_fine_tuned_runs_are_compared_with_each_other(change, said, tmp_path, st
 
 def test_a_file_of_a_task_edited_between_commands_is_refused(tmp_path, store, monkeypatch):
     made = task_runs(tmp_path, store, monkeypatch)
-    record.claim(str(made.workdir), made.ablation)
+    record.claim(made.dir, made.ablation)
     path = tmp_path / "task" / "dev.tsv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-1]) + "\n")
     message = r"config\.tasks: other examples than those .*\(pairs\.held_out differs\)"
     with pytest.raises(UserError, match=message):
-        record.claim(str(made.workdir), made.ablation)
+        record.claim(made.dir, made.ablation)
 
 
 BASE = "from configs import tiny\n\n\ndef get_config():\n    return tiny.get_config()\n"
@@ -401,9 +401,9 @@ def test_a_base_edited_since_is_refused_by_its_key(tmp_path, store, monkeypatch)
     base = tmp_path / "base.py"
     base.write_text(BASE.replace("return tiny.get_config()", "config = tiny.get_config()\n"
                                  "    config.optimizer.b2 = 0.9\n    return config"))  # fmt: skip
-    edited = spec.read(record.read(str(made.workdir))["config"])
+    edited = spec.read(record.read(made.dir)["config"])
     with pytest.raises(UserError, match=r"base.py: the base of .* has optimizer\.b2=0\.999, not 0"):
-        record.claim(str(made.workdir), edited)
+        record.claim(made.dir, edited)
 
 
 def test_a_record_of_an_earlier_version_takes_what_it_lacks(made):
@@ -413,10 +413,10 @@ def test_a_record_of_an_earlier_version_takes_what_it_lacks(made):
     old = {"config": {k: v for k, v in whole["config"].items() if k != "consequences"}}
     old["store"] = {k: v for k, v in whole["store"].items() if k != "sources"}
     path.write_text(json.dumps(old))
-    known = record.read(str(made.workdir))
-    assert record.base_of(str(made.workdir), known) is None
+    known = record.read(made.dir)
+    assert record.base_of(made.dir, known) is None
     assert made.results().unplanned == {}
-    record.claim(str(made.workdir), made.ablation)
+    record.claim(made.dir, made.ablation)
     now = json.loads(path.read_text())
     assert {**now, "seeds": 0} == {**whole, "seeds": 0}
     assert now["seeds"] == [{"seeds": "0,1,2", "time": ""}]

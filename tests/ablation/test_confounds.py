@@ -276,11 +276,11 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
     def claimed(*seeds: int) -> None:
         file = ablated.write(tmp_path, seeds=seeds)
         values = plain(_execute(file)) | {"store": str(store.path)}
-        record.claim(str(made.workdir), spec.read(values))
+        record.claim(made.dir, spec.read(values))
 
     claimed(0, 1, 2, 3)  # before any report: no matter
-    record.note_report(str(made.workdir), (0, 1, 2))
-    record.note_report(str(made.workdir), (0, 1, 2))  # the first one counts
+    record.note_report(made.dir, (0, 1, 2))
+    record.note_report(made.dir, (0, 1, 2))  # the first one counts
     assert list(sentences.added_seeds(made.results())) == []
     claimed(0, 1, 2, 3, 4, 5)
     claimed(0, 1, 2, 3, 4, 5)
@@ -314,11 +314,11 @@ def test_a_report_of_some_planned_seeds_says_so_and_later_reports_know_it(
     report.write(found, {str(store.path): store})
     for path, data in hidden:
         path.write_bytes(data)
-    record.claim(str(made.workdir), made.ablation)  # as `ablate run` does
+    record.claim(made.dir, made.ablation)  # as `ablate run` does
     found = made.results()
     assert list(sentences.missing_seeds(found)) == ["Earlier reports had, of 5 planned seeds: 3."]
     report.write(found, {str(store.path): store})
-    assert record.seen(record.read(str(made.workdir))) == [(0, 1, 2), (0, 1, 2, 3, 4)]
+    assert record.seen(record.read(made.dir)) == [(0, 1, 2), (0, 1, 2, 3, 4)]
 
 
 def lower(values: dict[str, Any]) -> None:
@@ -337,7 +337,7 @@ def test_seeds_added_to_an_ablation_that_an_earlier_version_reported_are_said(
     path.write_text(json.dumps({key: known[key] for key in ("config", "store")}))
     (made.workdir / "report.json").write_text("{}")
     values: dict[str, Any] = plain(_execute(ablated.write(tmp_path, seeds=(0, 1, 2, 3))))
-    record.claim(str(made.workdir), spec.read(values | {"store": str(store.path)}))
+    record.claim(made.dir, spec.read(values | {"store": str(store.path)}))
     (line,) = sentences.added_seeds(made.results())
     assert line.startswith("Seeds added after the first report: 3 (")
 

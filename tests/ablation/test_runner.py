@@ -10,6 +10,7 @@ from corpus import small_store
 
 from bert_jax.ablation import run as runner
 from bert_jax.ablation import spec, state
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -40,7 +41,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ablation = spec.read(plain(_execute(file)) | {"store": str(store.path)})
 
     def make(**options: Any) -> Recorded:
-        made = Recorded(ablation, str(tmp_path / "A"), spec.runs(ablation), **options)
+        made = Recorded(ablation, AblationDir.open(tmp_path / "A"), spec.runs(ablation), **options)
         found = lambda _, run, forms: RunState(made.states.get(run.name, "waiting"), 0)  # noqa: E731
         monkeypatch.setattr(state, "state_of", found)
         return made
@@ -77,7 +78,7 @@ def test_a_run_that_fails_ends_the_command_with_its_code_and_not_the_others(made
 
 def test_a_run_that_another_process_makes_is_made_when_that_one_has_ended(made, monkeypatch):
     waiting = made()
-    path = Path(str(state.lock_of(waiting._workdir, waiting._left[0])))
+    path = Path(str(waiting._workdir.lock(waiting._left[0])))
     path.parent.mkdir(parents=True)
     with contextlib.ExitStack() as other_process:
         other_process.enter_context(FileLock(path)).acquire()

@@ -13,6 +13,7 @@ from full_disk import fill_disk
 
 from bert_jax import cli
 from bert_jax.ablation import budget, record, spec, state
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, finetune, pretrain
 from bert_jax.commands.command import parse
@@ -45,7 +46,7 @@ def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, 
     runs = spec.runs(ablation)
     assert [run.name for run in runs] == ["token/0", "span/0", "token/1", "span/1", "token/2",
                                           "span/2"]  # fmt: skip
-    assert spec.folder("A/", runs[1]) == "A/runs/span/0"
+    assert str(AblationDir.open("A/").run(runs[1])).endswith("/A/runs/span/0")
     for run in runs:
         name, *words = spec.words(ablation, run, "A/x")
         flags, _ = parse(name, pretrain.COMMANDS[name], words)
@@ -220,7 +221,7 @@ def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
 
 
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
-    record.claim(str(tmp_path / "A"), made(tmp_path, store))
+    record.claim(AblationDir.open(tmp_path / "A"), made(tmp_path, store))
     assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 1
     assert "no run has ended and been measured yet" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "A").iterdir()] == ["ablation.json"]
@@ -232,7 +233,7 @@ def test_a_variant_may_be_compared_with_itself_if_that_is_meant(tmp_path, store)
 
 
 def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, store):
-    workdir = str(tmp_path / "A")
+    workdir = AblationDir.open(tmp_path / "A")
     record.claim(workdir, made(tmp_path, store))
     record.claim(workdir, made(tmp_path, store))
     record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3)))
@@ -298,15 +299,15 @@ def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, st
         "run_id": "first", "step": 60, "held_out": "", "sources": [], "seconds": 1.0,
         "forms": {name: {"settings": {}, "metrics": {}} for name in values},
     }  # fmt: skip
-    path = state.examples_of(str(tmp_path), run)
+    path = AblationDir.open(tmp_path).values(run)
     path.parent.mkdir(parents=True)
     per_example.write(path, values, about)
     monkeypatch.setattr(catalog, "complete_steps", lambda _: [40, 60])
     for run_id, found in {"first": "measured", "second": "trained"}.items():
         monkeypatch.setattr(catalog, "read_meta", lambda *_, run_id=run_id: {"run_id": run_id})
-        assert state.state_of(str(tmp_path), run, forms).state == found
+        assert state.state_of(AblationDir.open(tmp_path), run, forms).state == found
     monkeypatch.setattr(catalog, "complete_steps", lambda _: [])
-    assert state.state_of(str(tmp_path), run, forms).state == "waiting"
+    assert state.state_of(AblationDir.open(tmp_path), run, forms).state == "waiting"
 
 
 @pytest.mark.parametrize("name", shipped_ablations())

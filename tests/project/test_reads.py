@@ -24,8 +24,8 @@ READS = (
     "load_file", "safe_open", "memory_map", "from_file", "run_path", "ParquetFile",
 )  # fmt: skip
 # Methods of that name which open no path of a file.
-NO_FILES = ("Workdir.open", "archive.open", "os.open", "direct.open", "_direct.open", "log.open",
-            "_log.open")  # fmt: skip
+NO_FILES = ("Workdir.open", "AblationDir.open", "archive.open", "os.open", "direct.open",
+            "_direct.open", "log.open", "_log.open")  # fmt: skip
 # Functions of storage that have these names.
 OURS = {"read_bytes", "open_regular", "open_bytes"}
 

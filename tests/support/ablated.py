@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.ablation import budget, record, spec
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.state import RunState
@@ -119,7 +120,8 @@ def made_results(
     ablation, planned = budget.spend_alike(spec.read(values), {str(store.path): store})
     plan = record.describe(ablation)
     (folder / "A").mkdir(exist_ok=True)
-    record.file_of(str(folder / "A")).write_text(json.dumps(plan))
+    own = AblationDir.open(folder / "A")
+    own.record.write_text(json.dumps(plan))
     runs = spec.runs(ablation)
     rng = np.random.default_rng(8)
     examples = 200
@@ -149,4 +151,4 @@ def made_results(
             seconds=1.0,
         )
     states = {run.name: RunState("measured", 12) for run in runs}
-    return Results(ablation, str(folder / "A"), runs, states, measured, planned, {}, plan)
+    return Results(ablation, own, runs, states, measured, planned, {}, plan)

@@ -16,6 +16,7 @@ from exported import TEXTS, random_params
 from small import model_config
 
 from bert_jax.ablation import record
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.api import embed
 from bert_jax.config import values_file
 from bert_jax.convert import weights
@@ -341,7 +342,7 @@ KINDS: Mapping[str, Kind] = {
     "run": Kind(_run, _read_run),
     "page of a run": Kind(_run, _write_page),
     "examples": Kind(_examples, _read_examples),
-    "ablation": Kind(_ablation, lambda f: repr(record.read(str(f)))),
+    "ablation": Kind(_ablation, lambda f: repr(record.read(AblationDir.open(f)))),
     "task files": Kind(_task_files, _read_task_files),
     "configs": Kind(_configs, _read_configs),
     "small records": Kind(_small_records, _read_small_records),

@@ -9,7 +9,8 @@ import ablated
 import numpy as np
 import pytest
 
-from bert_jax.ablation import budget, record, results, spec, state, tasks
+from bert_jax.ablation import budget, record, results, spec, tasks
+from bert_jax.ablation.layout import AblationDir
 from bert_jax.checkpoint import catalog
 from bert_jax.config.files import _execute
 from bert_jax.config.recorded import recorded
@@ -32,11 +33,12 @@ class MadeRuns:
         self, folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, **options: Any
     ):
         self.workdir, self.store = folder / "A", store
+        self.dir = AblationDir.open(self.workdir)
         self.file = ablated.write(folder, **options)
         values = plain(_execute(self.file)) | {"store": str(store.path)}
         ablation, self.planned = budget.spend_alike(spec.read(values), {str(store.path): store})
         self.ablation, self.runs = ablation, spec.runs(ablation)
-        record.claim(str(self.workdir), ablation)
+        record.claim(self.dir, ablation)
         for number, run in enumerate(self.runs):
             self._make(run, number)
         monkeypatch.setattr(catalog, "complete_steps", self._steps)
@@ -79,13 +81,10 @@ class MadeRuns:
         (self.path(run.name) / "metrics.jsonl").write_text("".join(lines))
 
     def _fine_tune(self, run: spec.Run, measure: str, run_id: str) -> None:
-        values, place = (
-            self.ablation.values,
-            Path(state.task_folder(str(self.workdir), run, measure)),
-        )
-        start = spec.folder(str(self.workdir), run)
+        values, place = self.ablation.values, Path(self.dir.run(run, measure).path)
+        start = str(self.dir.run(run))
         config = tasks.config_of(values, measure, run.config.model, start, run.seed)
-        files = record.read(str(self.workdir))["task_files"][measure.removeprefix(tasks.PREFIX)]
+        files = record.read(self.dir)["task_files"][measure.removeprefix(tasks.PREFIX)]
         data = {"tokenizer": self.store.tokenizer_digest, **files}
         known = {"config": recorded(config), "data": data, "run_id": run_id}
         self._describe(place, known)
@@ -130,8 +129,8 @@ class MadeRuns:
         per_example.write(path, values, about)
 
     def results(self) -> results.Results:
-        known = record.read(str(self.workdir))
-        return results.read(self.ablation, str(self.workdir), self.runs, self.planned, known)
+        known = record.read(self.dir)
+        return results.read(self.ablation, self.dir, self.runs, self.planned, known)
 
 
 def _read(folder: Any) -> dict[str, Any]:
