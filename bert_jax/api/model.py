@@ -25,7 +25,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
-from bert_jax.finetune.tasks.examples import Kind, Question, Words
+from bert_jax.finetune.tasks.examples import Question, Words
 from bert_jax.finetune.tasks.qa import Answers
 from bert_jax.finetune.tasks.text_task import probabilities
 from bert_jax.model.layer_states import Layers, parse_layers
@@ -338,7 +338,7 @@ class Model:
         words = [tuple(_listed(sentence)) for sentence in sentences]
         predictor = self._predictor_of("tagging")
         listed = tuple(Words(str(i), one, None, i + 1) for i, one in enumerate(words))
-        return list(predictor.guesses_of(listed)) if any(words) else [[] for _ in words]
+        return list(predictor.predictions_of(listed)) if any(words) else [[] for _ in words]
 
     def answer(
         self, questions: Sequence[tuple[str, str]], *, null_threshold: float | None = None
@@ -358,9 +358,11 @@ class Model:
         listed = tuple(
             Question(str(i), asked, text, (), False, i + 1) for i, (asked, text) in enumerate(pairs)
         )
-        return list(predictor.guesses_of(listed, null_threshold=null_threshold)) if listed else []
+        return (
+            list(predictor.predictions_of(listed, null_threshold=null_threshold)) if listed else []
+        )
 
-    def _predictor_of(self, *kinds: Kind) -> Predictor:
+    def _predictor_of(self, *kinds: str) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
             self._predictor = Predictor(self.config, self.params, self.tokenizer, self._pad)

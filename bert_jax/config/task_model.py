@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 from bert_jax.config.schema import BelowOne, ModelConfig
 from bert_jax.config.task_settings import Join, Pooling
 from bert_jax.data_pipeline.settings import Within
-from bert_jax.errors import UserError
 
 Labels = Annotated[int, Within(1, 2**16)]
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,7 +15,7 @@ class HeadConfig:
     """The head of a task.
 
     Attributes:
-        name: key of its parameters in the model.
+        name: key of its parameters in the model, `Objective.head`.
         labels: names of its outputs.
         problem_type: the objective that trains a classifier, named as in transformers; None if it
             is that of the number of labels, see `registry.task_of`.
@@ -30,20 +28,15 @@ class HeadConfig:
         join, pooling: of the states of `layers`.
     """
 
-    name: Literal["classifier", "tagger", "qa"]
+    name: str
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    problem_type: ProblemType | None = None
+    problem_type: str | None = None
     dense: Literal["tanh", "relu", "hidden_act"] | None = None
     dropout: BelowOne = 0.1
     drops_input: bool = False
     layers: tuple[int, ...] = ()
     join: Join = "concat"
     pooling: Pooling = "cls"
-
-    def __post_init__(self) -> None:
-        if self.name == "qa" and len(self.labels) != 2:
-            number = len(self.labels)
-            raise UserError(f"{number} labels, but a question answering head has 2: start and end")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

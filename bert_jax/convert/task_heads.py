@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from bert_jax.config import task_model
 from bert_jax.config.schema import BelowOne, ModelConfig
-from bert_jax.config.task_model import HeadConfig, Labels, ProblemType, TaskModelConfig
+from bert_jax.config.task_model import HeadConfig, Labels, TaskModelConfig
 from bert_jax.convert.layouts.layout import CLASSIFIER, Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.settings import checked, shown
-from bert_jax.errors import UserError
-from bert_jax.objectives.registry import TASK_HEADS
+from bert_jax.errors import UserError, count
+from bert_jax.objectives.registry import OBJECTIVES, TASK_HEADS, head_title, tasks_with
 
 # The keys of config.json with the settings of a head, in any layout.
 KEYS: Final = (
@@ -25,7 +25,7 @@ def with_head(
     name: str,
     labels: Sequence[str],
     *,
-    problem_type: ProblemType | None = None,
+    problem_type: str | None = None,
     dropout: float | None = None,
 ) -> TaskModelConfig:
     """Returns the configuration of a model with the head of a task, as its layout computes it.
@@ -38,10 +38,12 @@ def with_head(
         UserError: transformers has no class for the model, or a head of this kind has another
             number of labels.
     """
-    layout = find_layout(model)
+    layout, needed = find_layout(model), OBJECTIVES[tasks_with(name)[0]].labels
+    if needed not in (None, len(labels)):
+        raise UserError(f"{count(len(labels), 'label')}, but a {head_title(name)} needs {needed}")
     is_classifier = name == CLASSIFIER
     head = HeadConfig(
-        name=name,  # type: ignore[arg-type]
+        name=name,
         labels=tuple(labels),
         problem_type=problem_type,
         dense=layout.classifier_dense if is_classifier else None,
@@ -63,14 +65,16 @@ def read_head(
 ) -> TaskModelConfig:
     """Returns the configuration of a model whose head a config.json describes; UserError for a
     setting that is not valid."""
-    problem = values.get("problem_type")
+    problem, known = values.get("problem_type"), tasks_with(CLASSIFIER)
+    if problem not in (None, *known):
+        raise UserError(f"problem_type={shown(problem)} is not one of {', '.join(known)}")
     key, _ = layout.head_dropout.get(name, ("", None))
     rate = values.get(key)
     return with_head(
         model,
         name,
         _labels(values),
-        problem_type=None if problem is None else checked(problem, ProblemType, "problem_type"),
+        problem_type=problem,
         dropout=None if rate is None else checked(rate, BelowOne, key),
     )
 

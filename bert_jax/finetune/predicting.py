@@ -70,8 +70,8 @@ def predict(
         raise UserError(f"{model}: {error}") from None
     examples = dataclasses.replace(kind.read_new(task, source, split), labels=predictor.labels)
     length = config.phases[0].seq_length if config else None
-    guesses, notes = predictor.guesses(task, examples, length=length)
-    files = kind.files(task, examples, guesses)
+    predictions, notes = predictor.predictions(task, examples, length=length)
+    files = kind.files(task, examples, predictions)
     for name, path in outputs.items():
         data = files[name].encode()
         write_output(path, data, PREDICTIONS, inputs=inputs, overwrite=overwrite)

@@ -17,7 +17,8 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, check_no_padding
-from bert_jax.finetune.tasks.examples import Examples, Listed
+from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.kind import TaskContext
 from bert_jax.finetune.tasks.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
@@ -59,10 +60,10 @@ class Predictor:
         self._params = replicate(part_of(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
 
-    def guesses(
+    def predictions(
         self, task: TaskConfig, examples: Examples, *, length: int | None = None
     ) -> tuple[Sequence[Any], tuple[str, ...]]:
-        """Returns a guess for each example, see `kind.TaskKind`, and what was cut, in words.
+        """Returns a prediction for each example, see `kind.TaskKind`, and what was cut, in words.
 
         Args:
             length: most tokens of an example or of a window, by default all positions of the model.
@@ -71,14 +72,15 @@ class Predictor:
             UserError: the model outputs values that are not finite, or its rows are too short.
         """
         limit = min(length or self._positions, self._positions)
-        prepared = self.kind.prepare(self._tokenizer, self._config, task, examples, limit)
+        context = TaskContext(task, self._tokenizer, self._config, limit)
+        prepared = self.kind.prepare(context, examples)
         logits = self.logits(prepared.encoded)
-        return self.kind.guesses(task, examples, prepared, logits), prepared.notes
+        return self.kind.predictions(task, examples, prepared, logits), prepared.notes
 
-    def guesses_of(self, examples: Listed, **settings: Any) -> Sequence[Any]:
-        """Returns a guess for each of some examples without labels; settings: of `config.task`."""
+    def predictions_of(self, examples: tuple[Any, ...], **settings: Any) -> Sequence[Any]:
+        """Returns the predictions for examples without labels; settings: of `config.task`."""
         task = self.kind.with_settings(TaskConfig(name=self.kind.name), settings)
-        return self.guesses(task, Examples("", self.kind.name, self.labels, examples, {}))[0]
+        return self.predictions(task, Examples("", self.kind.name, self.labels, examples, {}))[0]
 
     def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
         """Returns the logits of each example, [C], or of its tokens, [n, C].

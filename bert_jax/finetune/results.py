@@ -73,8 +73,8 @@ def write_results(
     to `FILE` in the folder."""
     kind, task, held_out = data.kind, config.task, data.held_out.examples
     names = kind.metrics(task, data.labels)
-    guesses = kind.baselines(task, data.train.examples, held_out)
-    trivial = {what: kind.measure(task, held_out, guess) for what, guess in guesses.items()}
+    baselines = kind.baselines(task, data.train.examples, held_out)
+    trivial = {what: kind.compute_metrics(task, held_out, x) for what, x in baselines.items()}
     values: dict[str, Any] = {
         "task": task.name,
         "metrics": list(names),

@@ -22,7 +22,7 @@ from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.registry import KINDS, kind_of
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
@@ -128,8 +128,8 @@ class TaskData:
 
         def measure(logits: Sequence[np.ndarray]) -> Measured:
             task, examples = config.task, self.held_out.examples
-            guesses = self.kind.guesses(task, examples, self.held_out.prepared, logits)
-            return self.kind.measure(task, examples, guesses)
+            found = self.kind.predictions(task, examples, self.held_out.prepared, logits)
+            return self.kind.compute_metrics(task, examples, found)
 
         names = self.kind.metrics(config.task, self.labels)
         evaluated = HeldOutExamples(
@@ -214,10 +214,10 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
     check_task(config)
     kind, task = kind_of(config.task), config.task
     tokenizer = find_tokenizer(config, workdir, in_words=kind.in_words)
-    limit = config.phases[0].seq_length
+    context = TaskContext(task, tokenizer, config.model, config.phases[0].seq_length)
 
     def split(examples: Examples) -> TaskSplit:
-        prepared = kind.prepare(tokenizer, config.model, task, examples, limit)
+        prepared = kind.prepare(context, examples)
         try:
             check_no_padding(prepared.encoded.by_example(), tokenizer, config.model)
         except UserError as error:
@@ -234,13 +234,11 @@ def digest_of(kind: TaskKind, examples: Examples) -> str:
 
 
 def check_softmax(config: Config) -> None:
-    """Raises UserError for the loss over padded rows where there is no such loss, or no padding as
-    transformers has it."""
+    """Raises UserError for the loss over padded rows where there is no padding as transformers has
+    it."""
     if config.task.answer_softmax == TaskConfig().answer_softmax:
         return
     (phase,), key = config.phases, f"config.task.answer_softmax={config.task.answer_softmax}"
-    if kind_of(config.task) is not KINDS["question_answering"]:
-        raise UserError(f"{key} has no effect for {config.task.name}; leave it out")
     if phase.examples_per_row != 1:
         raise UserError(f"{key} is of padded rows; give '--config.phases[0].examples_per_row=1'")
     if config.model.layout == "roberta" or config.model.norm_position == "pre":
@@ -250,6 +248,16 @@ def check_softmax(config: Config) -> None:
         )
     if config.task.layers:
         raise UserError(f"{key} is not for a frozen encoder; leave out config.task.layers")
+
+
+def _check_own_settings(task: TaskConfig) -> None:
+    """Raises UserError for a setting of another kind of task."""
+    own, plain = kind_of(task).own_settings, TaskConfig()
+    for key in (key for kind in KINDS.values() for key in kind.own_settings if key not in own):
+        if (value := getattr(task, key)) != getattr(plain, key):
+            raise UserError(
+                f"config.task.{key}={value} has no effect for {task.name}; leave it out"
+            )
 
 
 def check_task(config: Config) -> None:
@@ -265,5 +273,6 @@ def check_task(config: Config) -> None:
         raise UserError(
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
+    _check_own_settings(config.task)
     check_probe(config, per_token=kind_of(config.task).per_token)
     check_softmax(config)

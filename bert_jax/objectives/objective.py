@@ -63,6 +63,9 @@ class Objective:
     head_title: str  # in a model card: "its masked-language-model head"
     # Whether batches of this data have its labels; no pretraining data has those of a task.
     has_labels: Callable[[DataConfig], bool] = lambda data: False
+    # Of a task: how many logits its head has, if not one for each label; how many labels it needs.
+    outputs: int | None = None
+    labels: int | None = None
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     needs_pooler: Callable[[Any], bool] = lambda config: False  # in a model of this `ModelConfig`
     task: str = ""  # what it predicts, a clause for pages and model cards

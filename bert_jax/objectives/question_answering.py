@@ -76,5 +76,6 @@ QUESTION_ANSWERING = Objective(
         Tensor("qa.output.bias", "qa_outputs.bias"),
     ),
     head_title="question-answering",
+    labels=2,  # start and end
     pipeline="question-answering",
 )

@@ -67,6 +67,15 @@ def learned_by(config: Config) -> tuple[str, ...]:
     return chosen(config.data, config.objectives)
 
 
+def tasks_with(head: str) -> list[str]:
+    """Returns the names of the objectives that train a head of a task; UserError if there is no
+    such head."""
+    found = [objective.name for objective in _TASKS if objective.head == head]
+    if not found:
+        raise UserError(f"no task has the head {head!r}{nearest(head, sorted(TASK_HEADS))}")
+    return found
+
+
 def task_of(head: HeadConfig) -> str:
     """Returns the name of the objective that trains the head of a task.
 
@@ -74,7 +83,7 @@ def task_of(head: HeadConfig) -> str:
     labels to choose one of them, as in transformers.
     """
     if head.name != SINGLE_LABEL.head:
-        return next(objective.name for objective in _TASKS if objective.head == head.name)
+        return tasks_with(head.name)[0]
     return head.problem_type or (REGRESSION if len(head.labels) == 1 else SINGLE_LABEL).name
 
 

@@ -176,7 +176,7 @@ def test_two_labels_need_no_names():
         (CLASSIFIER, {"problem_type": "ranking"}, "problem_type='ranking'.*regression"),
         (CLASSIFIER, {"problem_type": ["regression"]}, "problem_type="),
         (CLASSIFIER, {"classifier_dropout": 1.5}, "classifier_dropout=1.5 should be from 0 to 1"),
-        ("question_answering", {"id2label": {"0": "a"}}, "1 labels, but a question answering head"),
+        ("question_answering", {"id2label": {"0": "a"}}, "1 label, but a question-answering"),
     ],
 )
 def test_settings_that_mean_nothing_are_one_line(task, change, message):

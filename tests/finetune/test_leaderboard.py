@@ -51,8 +51,8 @@ def test_only_a_file_of_ones_own_has_names_and_probabilities(tmp_path: Path) -> 
         examples = CLASSIFICATION.read_new(task, str(source), "test")
         examples = dataclasses.replace(examples, labels=("negative", "positive"))
         prepared = Prepared(joined([]))
-        guesses = CLASSIFICATION.guesses(task, examples, prepared, logits)
-        return CLASSIFICATION.files(task, examples, guesses)["out"]
+        found = CLASSIFICATION.predictions(task, examples, prepared, logits)
+        return CLASSIFICATION.files(task, examples, found)["out"]
 
     assert written(tmp_path) == "index\tprediction\n3\t1\n4\t0\n"
     assert written(tmp_path / "test.tsv") == (

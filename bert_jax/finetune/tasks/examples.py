@@ -5,10 +5,9 @@ Every reader of this folder returns `Examples`; what a file holds beside them is
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final
 
 UNLOCATED: Final = -1  # the first character of an answer that is not where its file says
-Kind = Literal["classification", "regression", "tagging", "question_answering"]
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,15 @@ class Question:
         return next((one for one in self.answers if one[1] != UNLOCATED), None)
 
 
-Listed = tuple[Example, ...] | tuple[Words, ...] | tuple[Question, ...]
-
-
 @dataclass(frozen=True)
 class Examples:
-    """What a file holds.
+    """The examples of a file.
 
     Attributes:
+        kind: the name of the `TaskKind`.
         labels: names of a model's outputs: the classes or tags in the order of their ids, the score
             in a regression, start and end of an answer.
-        examples: in the order of the file; all of the class that belongs to `kind`.
+        examples: in the order of the file; all of the class of its `kind`.
         dropped: reason -> number of rows that are not among the examples.
         remarks: on how the labels were read, for the log.
         is_of_leaderboard: whether GLUE's leaderboard takes predictions for them.
@@ -86,9 +83,9 @@ class Examples:
     """
 
     path: str
-    kind: Kind
+    kind: str
     labels: tuple[str, ...]
-    examples: Listed
+    examples: tuple[Any, ...]
     dropped: Mapping[str, int]
     remarks: tuple[str, ...] = ()
     is_of_leaderboard: bool = False

@@ -17,7 +17,7 @@ from etils import epath
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.tasks import prepared_glue
 from bert_jax.finetune.tasks.class_names import cleaned
-from bert_jax.finetune.tasks.examples import Example, Examples, Kind
+from bert_jax.finetune.tasks.examples import Example, Examples
 from bert_jax.finetune.tasks.rows import (
     Fields,
     check_width,
@@ -71,7 +71,7 @@ class Task:
     values: tuple[str, ...] = ()
     label: str = "label"
     further: tuple[str, ...] = ()
-    kind: Kind = "classification"
+    kind: str = "classification"
     files: Files = field(default_factory=lambda: _TRAIN_DEV_TEST)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     uneven: frozenset[str] = frozenset()
@@ -220,7 +220,7 @@ def read_dev(name: str, folder: epath.PathLike) -> Examples:
     return dataclasses.replace(
         found[0],
         path=" + ".join(split.path for split in found),
-        examples=tuple(one for split in found for one in split.examples),  # type: ignore[arg-type]
+        examples=tuple(one for split in found for one in split.examples),
         dropped=dict(dropped),
         parts={end: len(split.examples) for end, split in zip(dev_ends(name), found, strict=True)},
     )

@@ -1,4 +1,4 @@
-"""The interface of a kind of task: its files, what a model learns, metrics and predictions."""
+"""The interface of a kind of task: files, what a model learns, predictions, metrics, baselines."""
 
 import abc
 import dataclasses
@@ -8,25 +8,38 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.task_model import ProblemType
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
-from bert_jax.finetune.tasks.examples import Examples, Kind
+from bert_jax.finetune.tasks.examples import Examples
 
-Measured = Mapping[str, float | None]  # metric -> value, None if it is not defined
+Measured = Mapping[str, float | None]  # metric -> value, None if it is undefined
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskContext:
+    """What examples are prepared for.
+
+    Attributes:
+        limit: maximum tokens of a sequence.
+    """
+
+    task: TaskConfig
+    tokenizer: Tokenizer
+    model: ModelConfig
+    limit: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Examples as a model reads them.
+    """Examples as the model's input.
 
     Attributes:
         encoded: the tokens of the examples, or of their windows: what a batch counts.
-        targets: of these; empty without labels.
+        targets: their labels; empty for unlabelled examples.
         windows: parts of the examples, where a long one is read in several.
-        notes: what was counted, for the log: "3 cut to the limit".
+        notes: counts for the log: "3 cut to the limit".
     """
 
     encoded: Encoded
@@ -36,27 +49,29 @@ class Prepared:
 
 
 class TaskKind(abc.ABC):
-    """A kind of task, an entry of `registry.KINDS`; each has its own file in this folder.
+    """A kind of task, a row of `registry.KINDS`; each has its own file in this folder.
 
-    A guess is what is predicted for an example, in the form that the kind chooses.
+    A kind chooses the form of its predictions, one for each example.
 
     Attributes:
         name: in `config.task.name`, and of the `Examples` that it reads.
-        objectives: whose models predict its tasks; the first one trains.
+        objectives: those whose models make its predictions; the first one trains.
         problem_type: of a classifier, see `HeadConfig`.
-        per_token: whether a model has an output for each token, or else for each example.
+        per_token: whether the model has logits for each token, or else for each sequence.
         in_words: whether the texts are given in words, see `Tokenizer.for_task`.
+        own_settings: keys of `config.task` that are refused for all other kinds.
         settings: the keys of `config.task` that `bert-jax predict` may set.
-        further: the flags of files of predictions beside that of `out`.
+        extra_outputs: the flags of files of predictions beside that of `out`.
     """
 
-    name: Kind
+    name: str
     objectives: tuple[str, ...]
-    problem_type: ProblemType | None = None
+    problem_type: str | None = None
     per_token: bool = True
     in_words: bool = False
+    own_settings: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    further: tuple[str, ...] = ()
+    extra_outputs: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
@@ -69,60 +84,57 @@ class TaskKind(abc.ABC):
 
     @abc.abstractmethod
     def labels(self, examples: Examples) -> Sequence[Any]:
-        """Returns all labels; with only one of them, no metric means anything."""
+        """Returns all labels; if they are all the same, no metric means anything."""
 
     @abc.abstractmethod
     def content(self, examples: Examples) -> list[Any]:
-        """Returns what a model learns from, in a form that JSON has."""
+        """Returns the texts and labels that a model learns from, as JSON values."""
 
     @abc.abstractmethod
-    def prepare(
-        self,
-        tokenizer: Tokenizer,
-        model: ModelConfig,
-        task: TaskConfig,
-        examples: Examples,
-        limit: int,
-    ) -> Prepared:
-        """Returns examples as rows of at most `limit` tokens; UserError if that is too short."""
+    def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
+        """Tokenizes examples; UserError if the limit of tokens is too short."""
 
     @abc.abstractmethod
     def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
-        """Returns the names of the metrics; the first is the task's: the higher, the better."""
+        """Returns the names of the metrics; the first is the task's main one: higher is better."""
 
     @abc.abstractmethod
-    def guesses(
+    def predictions(
         self,
         task: TaskConfig,
         examples: Examples,
         prepared: Prepared,
         logits: Sequence[np.ndarray],
     ) -> Sequence[Any]:
-        """Returns a guess for each example.
+        """Returns the prediction for each example.
 
-        logits: of each row of `prepared`: [C], or where they are `per_token` [n, C].
+        logits: of each example or window of `prepared`: [C]; where they are `per_token`, [n, C];
+            of an example of several sequences, those of each.
         """
 
     @abc.abstractmethod
-    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]) -> Measured:
-        """Returns the metrics of guesses for examples with labels."""
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
+    ) -> Measured:
+        """Returns the metrics of predictions for labelled examples."""
 
     @abc.abstractmethod
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
     ) -> Mapping[str, Sequence[Any]]:
-        """Returns guesses for the held-out examples that need no pretrained model, by name."""
+        """Returns predictions for the held-out examples without a pretrained model, by the name of
+        the baseline."""
 
     @abc.abstractmethod
     def files(
-        self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
     ) -> Mapping[str, str]:
         """Returns the text of the files of predictions by the flag that names each; the main one is
         that of `out`."""
 
     def check_flags(self, names: Iterable[str]) -> None:
         """Raises UserError for a flag of `bert-jax predict` that is for other kinds."""
-        known = {*self.settings, *self.further}
+        known = {*self.settings, *self.extra_outputs}
         if wrong := next((name for name in names if name not in known), None):
             raise UserError(f"--{wrong}: not for a model of {self.name}; leave it out")
 

@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.sources.prepared import (
     text_of,
 )
 from bert_jax.errors import UserError, nearest
-from bert_jax.finetune.tasks.examples import Example, Examples, Kind
+from bert_jax.finetune.tasks.examples import Example, Examples
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
 from bert_jax.storage.files import path_of
 from bert_jax.storage.versions import unchanged
@@ -63,7 +63,7 @@ def read(
     folder: Path,
     split: str,
     *,
-    kind: Kind,
+    kind: str,
     labels: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Examples:

@@ -1,6 +1,6 @@
 """Questions whose answer is a part of a text: the files of SQuAD 1.1 and 2.0.
 
-A guess is an `Answers`.
+A prediction is an `Answers`.
 """
 
 import dataclasses
@@ -10,15 +10,13 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import qa, squad, squad_metrics
 from bert_jax.finetune.tasks.baselines import nearest_sentence
 from bert_jax.finetune.tasks.encoding import Targets, joined, second_type, separators
-from bert_jax.finetune.tasks.examples import Examples, Kind, Question
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.examples import Examples, Question
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.qa import Answer, Answers
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING as OBJECTIVE
@@ -30,10 +28,11 @@ _NO_TEXT: Final = 1e9  # the null score where a context has no token: JSON has n
 class QuestionTask(TaskKind):
     """Questions about texts."""
 
-    name: Kind = "question_answering"
+    name = "question_answering"
     objectives = (OBJECTIVE.name,)
+    own_settings = ("answer_softmax",)
     settings = ("null_threshold",)
-    further = ("nbest", "null_odds")
+    extra_outputs = ("nbest", "null_odds")
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _files(task))
@@ -56,18 +55,12 @@ class QuestionTask(TaskKind):
     def content(self, examples: Examples) -> list[Any]:
         return [[one.question, one.context, list(map(list, one.answers))] for one in _of(examples)]
 
-    def prepare(
-        self,
-        tokenizer: Tokenizer,
-        model: ModelConfig,
-        task: TaskConfig,
-        examples: Examples,
-        limit: int,
-    ) -> Prepared:
+    def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
         """Windows of the contexts; one that does not have the answer has the target [CLS]."""
-        lengths = qa.Lengths(limit, task.stride, task.max_question, separators(tokenizer))
+        task, tokenizer = context.task, context.tokenizer
+        lengths = qa.Lengths(context.limit, task.stride, task.max_question, separators(tokenizer))
         made = qa.windows(_of(examples), tokenizer, lengths)
-        second = second_type(tokenizer, model)
+        second = second_type(tokenizer, context.model)
         encoded = joined(
             [one.token_ids for one in made], [one.segment_ids * second for one in made]
         )
@@ -92,7 +85,7 @@ class QuestionTask(TaskKind):
         names = ("f1", "exact")
         return names if task.null_threshold is None else (*names, "best_f1", "best_threshold")
 
-    def guesses(
+    def predictions(
         self,
         task: TaskConfig,
         examples: Examples,
@@ -116,16 +109,22 @@ class QuestionTask(TaskKind):
             for question, (windows, values) in zip(_of(examples), own, strict=True)
         ]
 
-    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Answers]) -> Measured:
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Answers]
+    ) -> Measured:
         """By the official rules, from 0 to 1; and where a question may have no answer, the best F1
         over all thresholds, with its threshold."""
         questions = _of(examples)
-        found = squad_metrics.scores(questions, _by_id(questions, guesses, lambda one: one.text))
+        found = squad_metrics.scores(
+            questions, _by_id(questions, predictions, lambda one: one.text)
+        )
         measured = {name: found[name] / 100 for name in ("f1", "exact")}
         if task.null_threshold is None:
             return measured
-        answers = _by_id(questions, guesses, lambda one: one.best[0].text if one.best else "")
-        swept = squad_metrics.scores(questions, answers, _by_id(questions, guesses, _null_score))
+        answers = _by_id(questions, predictions, lambda one: one.best[0].text if one.best else "")
+        swept = squad_metrics.scores(
+            questions, answers, _by_id(questions, predictions, _null_score)
+        )
         best = {"best_f1": swept["best_f1"] / 100, "best_threshold": swept["best_f1_thresh"]}
         return measured | best
 
@@ -141,14 +140,14 @@ class QuestionTask(TaskKind):
         return found
 
     def files(
-        self, task: TaskConfig, examples: Examples, guesses: Sequence[Answers]
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Answers]
     ) -> Mapping[str, str]:
         """What SQuAD's evaluation reads, as run_squad.py writes it."""
         questions = _of(examples)
         found: dict[str, Mapping[str, Any]] = {
-            "out": _by_id(questions, guesses, lambda one: one.text),
-            "nbest": _by_id(questions, guesses, lambda one: _n_best(task, one)),
-            "null_odds": _by_id(questions, guesses, _null_score),
+            "out": _by_id(questions, predictions, lambda one: one.text),
+            "nbest": _by_id(questions, predictions, lambda one: _n_best(task, one)),
+            "null_odds": _by_id(questions, predictions, _null_score),
         }
         return {
             name: json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -164,7 +163,7 @@ def _files(task: TaskConfig) -> Files:
 
 
 def _of(examples: Examples) -> tuple[Question, ...]:
-    return examples.examples  # type: ignore[return-value]
+    return examples.examples
 
 
 def _check_answers(task: TaskConfig, examples: Examples) -> None:
@@ -180,24 +179,24 @@ def _check_answers(task: TaskConfig, examples: Examples) -> None:
 
 
 def _by_id(
-    questions: Sequence[Question], guesses: Sequence[Answers], of: Callable[[Answers], _Value]
+    questions: Sequence[Question], predictions: Sequence[Answers], of: Callable[[Answers], _Value]
 ) -> dict[str, _Value]:
-    return {one.id: of(guess) for one, guess in zip(questions, guesses, strict=True)}
+    return {one.id: of(found) for one, found in zip(questions, predictions, strict=True)}
 
 
-def _null_score(guess: Answers) -> float:
-    return min(guess.null_score, _NO_TEXT)
+def _null_score(answers: Answers) -> float:
+    return min(answers.null_score, _NO_TEXT)
 
 
-def _n_best(task: TaskConfig, guess: Answers) -> list[dict[str, Any]]:
+def _n_best(task: TaskConfig, answers: Answers) -> list[dict[str, Any]]:
     """Returns the best answers, the best first; "" is among them where it may be predicted."""
     found = [
         {"text": one.text, "probability": one.probability, "score": one.score, "start": one.start}
-        for one in guess.best
+        for one in answers.best
     ]
     if task.null_threshold is not None:
-        rest = max(0.0, 1 - sum(one.probability for one in guess.best))
-        score = guess.best[0].score + guess.null_score if guess.best else None
+        rest = max(0.0, 1 - sum(one.probability for one in answers.best))
+        score = answers.best[0].score + answers.null_score if answers.best else None
         found.append({"text": "", "probability": rest, "score": score, "start": None})
     return sorted(found, key=lambda one: -one["probability"])
 

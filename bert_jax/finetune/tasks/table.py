@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from etils import epath
 
@@ -87,7 +87,6 @@ def read(
         for number, (row, values) in enumerate(listed)
     )
     names = classes.names if columns.score is None else (columns.score,)
-    kind: Literal["classification", "regression"]
     kind = "classification" if columns.score is None else "regression"
     return Examples(str(path), kind, names, examples, dict(dropped), classes.remarks)
 

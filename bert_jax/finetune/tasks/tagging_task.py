@@ -1,6 +1,6 @@
 """Tags of words, such as the names in a sentence: CoNLL files.
 
-A guess has the tag of each word of a sentence.
+A prediction has the tag of each word of a sentence.
 """
 
 from collections import Counter
@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import conll, metrics, tagging
 from bert_jax.finetune.tasks.encoding import Targets, joined
-from bert_jax.finetune.tasks.examples import Examples, Kind, Words
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.examples import Examples, Words
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
@@ -31,7 +29,7 @@ Tags = list[str]  # of the words of a sentence
 class TaggingTask(TaskKind):
     """Sentences in words, each with a tag."""
 
-    name: Kind = "tagging"
+    name = "tagging"
     objectives = (TOKEN_CLASSIFICATION.name,)
     in_words = True
     settings = ("text",)
@@ -54,26 +52,19 @@ class TaggingTask(TaskKind):
     def content(self, examples: Examples) -> list[Any]:
         return [[list(one.words), list(one.labels or ())] for one in _of(examples)]
 
-    def prepare(
-        self,
-        tokenizer: Tokenizer,
-        model: ModelConfig,
-        task: TaskConfig,
-        examples: Examples,
-        limit: int,
-    ) -> Prepared:
-        made = tagging.windows(_of(examples), tokenizer, limit)
+    def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
+        made = tagging.windows(_of(examples), context.tokenizer, context.limit)
         labels, weights = zip(*map(tagging.token_labels, made), strict=True)
         arrays = {"token_labels": np.concatenate(labels), "token_weights": np.concatenate(weights)}
         encoded = joined([window.token_ids for window in made])
         cut = sum(window.cut for window in made)
-        notes = (f"{count(cut, 'word')} cut to a row of {limit} tokens",) if cut else ()
+        notes = (f"{count(cut, 'word')} cut to a row of {context.limit} tokens",) if cut else ()
         return Prepared(encoded, Targets(of_tokens=arrays), tuple(made), notes)
 
     def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
         return ("f1", "precision", "recall", "accuracy")
 
-    def guesses(
+    def predictions(
         self,
         task: TaskConfig,
         examples: Examples,
@@ -83,12 +74,14 @@ class TaggingTask(TaskKind):
         found = tagging.predict(_of(examples), prepared.windows, logits)
         return [[examples.labels[tag] for tag in tags.tolist()] for tags in found]
 
-    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Tags]) -> Measured:
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Tags]
+    ) -> Measured:
         """Of entities, and the accuracy of the tags of all words."""
         ids = {name: number for number, name in enumerate(examples.labels)}
-        guessed = [ids[tag] for tags in guesses for tag in tags]
-        accuracy = metrics.measure(["accuracy"], self.labels(examples), guessed)
-        return {**metrics.entities(_tags(examples), guesses), **accuracy}
+        predicted = [ids[tag] for tags in predictions for tag in tags]
+        accuracy = metrics.measure(["accuracy"], self.labels(examples), predicted)
+        return {**metrics.entities(_tags(examples), predictions), **accuracy}
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
@@ -107,11 +100,11 @@ class TaggingTask(TaskKind):
         }
 
     def files(
-        self, task: TaskConfig, examples: Examples, guesses: Sequence[Tags]
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Tags]
     ) -> Mapping[str, str]:
         """A word and its tag on a line, a blank line after a sentence."""
         lines = []
-        for sentence, tags in zip(_of(examples), guesses, strict=True):
+        for sentence, tags in zip(_of(examples), predictions, strict=True):
             lines += [f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)]
             lines.append("\n")
         return {"out": "".join(lines)}
@@ -130,7 +123,7 @@ def _column(task: TaskConfig, key: str) -> int | None:
 
 
 def _of(examples: Examples) -> tuple[Words, ...]:
-    return examples.examples  # type: ignore[return-value]
+    return examples.examples
 
 
 def _tags(examples: Examples) -> list[Tags]:

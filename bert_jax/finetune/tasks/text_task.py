@@ -1,6 +1,6 @@
 """Classes or scores of texts and of pairs of texts: the tasks of GLUE, and tables.
 
-A guess is the id of a class with its probability, or a score.
+A prediction is the id of a class with its probability, or a score.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.config.schema import ModelConfig
-from bert_jax.config.task_model import ProblemType
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.examples import Example, Examples, Kind
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.tasks.examples import Example, Examples
+from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
@@ -33,9 +30,9 @@ class TextTask(TaskKind):
         of_tables: metrics where the task is none of GLUE, F1 only of two classes.
     """
 
-    name: Kind
+    name: str
     objectives: tuple[str, ...]
-    problem_type: ProblemType
+    problem_type: str
     of_tables: tuple[str, ...]
     per_token: bool = False
     settings: tuple[str, ...] = ("text", "pair")
@@ -96,15 +93,8 @@ class TextTask(TaskKind):
     def content(self, examples: Examples) -> list[Any]:
         return [_texts(examples), self.labels(examples)]
 
-    def prepare(
-        self,
-        tokenizer: Tokenizer,
-        model: ModelConfig,
-        task: TaskConfig,
-        examples: Examples,
-        limit: int,
-    ) -> Prepared:
-        encoded = encode(tokenizer, model, _texts(examples), limit)
+    def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
+        encoded = encode(context.tokenizer, context.model, _texts(examples), context.limit)
         labels = np.array(self.labels(examples), np.float32 if self._is_score else np.int32)
         weights = np.ones(len(labels), np.float32)
         arrays = {"labels": labels[:, None] if self._is_score else labels, "label_weights": weights}
@@ -117,7 +107,7 @@ class TextTask(TaskKind):
             return tuple(f"{name}{end}" for end in glue.dev_ends(task.name) for name in names)
         return tuple(name for name in self.of_tables if name != "f1" or len(labels) == 2)
 
-    def guesses(
+    def predictions(
         self,
         task: TaskConfig,
         examples: Examples,
@@ -126,11 +116,13 @@ class TextTask(TaskKind):
     ) -> list[Any]:
         if self._is_score:
             return [float(score) for (score,) in logits]
-        return [Guess.of(values) for values in logits]
+        return [PredictedClass.of(values) for values in logits]
 
-    def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]) -> Measured:
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
+    ) -> Measured:
         names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), guesses, examples.parts)
+        return metrics.measure(names, self.labels(examples), predictions, examples.parts)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
@@ -142,17 +134,18 @@ class TextTask(TaskKind):
         return {name: constant.tolist(), "bag of words": words.tolist()}
 
     def files(
-        self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
     ) -> Mapping[str, str]:
         """The form of GLUE's leaderboard for a split of its tasks; else with the names of the
         labels, and their probabilities."""
         ids = [example.id for example in _of(examples)]
         if examples.is_of_leaderboard:
-            return {"out": leaderboard.table(task.name, ids, guesses)}
+            return {"out": leaderboard.table(task.name, ids, predictions)}
         if self._is_score:
-            return {"out": leaderboard.table_of(ids, [f"{score:.4f}" for score in guesses])}
-        names = [examples.labels[guess] for guess in guesses]
-        return {"out": leaderboard.table_of(ids, names, [one.probability for one in guesses])}
+            return {"out": leaderboard.table_of(ids, [f"{score:.4f}" for score in predictions])}
+        names = [examples.labels[one] for one in predictions]
+        shares = [one.probability for one in predictions]
+        return {"out": leaderboard.table_of(ids, names, shares)}
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
@@ -161,21 +154,21 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
-class Guess(int):
+class PredictedClass(int):
     """The id of the most probable class, and its probability."""
 
     probability: float
 
     @classmethod
-    def of(cls, logits: np.ndarray) -> "Guess":
+    def of(cls, logits: np.ndarray) -> "PredictedClass":
         """logits: of the classes of a text, [C]."""
-        guess = cls(logits.argmax())
-        guess.probability = float(probabilities(logits[None])[0, guess])
-        return guess
+        found = cls(logits.argmax())
+        found.probability = float(probabilities(logits[None])[0, found])
+        return found
 
 
 def _of(examples: Examples) -> tuple[Example, ...]:
-    return examples.examples  # type: ignore[return-value]
+    return examples.examples
 
 
 def _texts(examples: Examples) -> list[tuple[str, ...]]:
