@@ -1,7 +1,12 @@
 """Batches of whole examples, a pure function of the step, for training and evaluation.
 
 All batches of a run have the same shape: as many rows as the fullest batch needs, so that one
-program trains and one evaluates. Sizes: B rows, S positions, N examples in a row.
+program trains and one evaluates.
+
+An example may have C sequences, such as a question with each of its choices. Then a row is C strips
+of S positions, each of which the encoder reads as a row of its own, and all sequences of an example
+are in one row: rows are what devices and micro-batches divide, so a head finds the sequences of an
+example together, whatever the mesh. Sizes: B rows, S positions, N examples in a row.
 """
 
 import dataclasses
@@ -23,12 +28,14 @@ class Layout:
     Attributes:
         order: int64 [E], the examples batch by batch.
         rows: int64 [E], the row of each within its batch, in the same order.
+        strips: int64 [E, C], that of each sequence of each example, by the example's index.
         most_rows: of a batch.
         most_examples: of a row.
     """
 
     order: np.ndarray
     rows: np.ndarray
+    strips: np.ndarray
     most_rows: int
     most_examples: int
 
@@ -38,8 +45,8 @@ class ExampleBatches:
 
     Args:
         targets: of the same examples.
-        phase: `batch_size` examples are packed into rows of `row_tokens`, at most
-            `examples_per_row` in each; one in each row if that is 1.
+        phase: `batch_size` examples are packed into rows of strips of `row_tokens`, at most
+            `examples_per_row` in each; one in each row if that is 1, a sequence in each strip.
         steps: of the run; the rows of a batch are enough for all of them.
         parts: the rows are a multiple of it.
         padding_reads: whether padding attends to the example of its row and has positions, as in
@@ -61,9 +68,12 @@ class ExampleBatches:
     ) -> None:
         self._encoded, self._phase, self._padding_reads = encoded, phase, padding_reads
         self._how, self._seed, self._pad = how, seed, pad
-        self.rows_per_epoch = len(encoded.lengths)
+        self.sequences = encoded.sequences
+        self._lengths = encoded.lengths.reshape(-1, encoded.sequences)
+        self.lengths = self._lengths.sum(1)  # tokens of each example
+        self.rows_per_epoch = len(self.lengths)
         tokens = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
-        first = {"cls_positions": np.zeros(self.rows_per_epoch, np.int32)}
+        first = {"cls_positions": np.zeros(self._lengths.size, np.int32)}
         self._arrays = Targets(
             {**tokens, **targets.of_tokens}, targets.of_examples, {**first, **targets.positions}
         )
@@ -82,38 +92,43 @@ class ExampleBatches:
             self._phase, batch_size=self.rows, examples_per_row=self._examples
         )
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example."""
-        return self._encoded.lengths
-
     def compile_ahead(self) -> None:
         """Nothing is compiled."""
 
     def fill_rate(self) -> tuple[float, float]:
         """Returns the fraction of tokens that are no padding, and an upper bound: that of batches
         whose examples could be cut anywhere."""
-        tokens = int(self._encoded.lengths.sum())
-        width, steps = self._phase.row_tokens, self.steps_per_epoch
+        tokens, steps = int(self.lengths.sum()), self.steps_per_epoch
+        width = self._phase.row_tokens * self.sequences
         least = -(-tokens // (steps * width)) if self._phase.examples_per_row > 1 else self.rows
         return tokens / (steps * self.rows * width), tokens / (steps * max(least, 1) * width)
 
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Returns rows `rows` (default: all) of the batch of a step.
 
-        input_ids, token_type_ids, example_ids (from 1, 0 = padding), position_ids: int32 [B, S];
-        cls_positions: int32 [B, N]; and those of the targets, 0 at padding and in empty slots. With
+        input_ids, token_type_ids, example_ids (that of a sequence in its row, from 1; 0 = padding),
+        position_ids: int32 [B, S], with several sequences [B, C, S]; cls_positions: int32 [B, N·C],
+        through all strips of the row; and the targets, 0 at padding and in empty slots: those of
+        tokens as input_ids, positions as cls_positions, those of examples [B, N, …]. With
         `padding_reads` also reading_ids, int32 [B, S], see `PretrainingModel`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         wanted = np.arange(self.rows) if rows is None else np.asarray(rows, np.int64).reshape(-1)
         out = self._empty(len(wanted))
-        places = self.places(epoch, index)
+        places, strips = self.places(epoch, index), self._layout(epoch).strips
         for line, row in enumerate(wanted.tolist()):
-            at = 0
+            ends = [0] * self.sequences
             for slot, example in enumerate(places[row]):
-                at = self._write(out, line, slot, at, example)
+                self._write(out, line, slot, example, strips[example].tolist(), ends)
+        if self.sequences > 1:
+            for name in (*self._arrays.of_tokens, "example_ids", "position_ids"):
+                out[name] = out[name].reshape(len(wanted), self.sequences, -1)
         return out
+
+    def slots(self, slot: int) -> int | slice:
+        """Returns where a row's array of sequences has those of its example in a slot."""
+        first = slot * self.sequences
+        return slot if self.sequences == 1 else slice(first, first + self.sequences)
 
     def places(self, epoch: int, index: int) -> list[list[int]]:
         """Returns the examples of each row of a batch, in the order of their slots."""
@@ -126,18 +141,24 @@ class ExampleBatches:
         return rows
 
     def _planned(self, epoch: int) -> Layout:
-        lengths, size = self.lengths, self._phase.batch_size
-        order = epoch_order(lengths, size, self._how, self._seed, epoch)
+        lengths, size = self._lengths, self._phase.batch_size
+        order = epoch_order(self.lengths, size, self._how, self._seed, epoch)
         if self._phase.examples_per_row == 1:
-            return Layout(order, np.arange(len(order)) % size, min(size, len(order)), 1)
+            strips = np.broadcast_to(np.arange(self.sequences), lengths.shape)
+            return Layout(order, np.arange(len(order)) % size, strips, min(size, len(order)), 1)
         limits = self._phase.row_tokens, self._phase.examples_per_row
         if self._how == "strata":
             order = spread(order, lengths, size, *limits)
         starts = range(0, len(order), size)
         packed = [pack(lengths[order[start : start + size]], *limits) for start in starts]
-        most = max(int(np.bincount(rows).max()) for rows in packed)
+        strips = np.empty_like(lengths)
+        strips[order] = np.concatenate([own for _, own in packed])
         return Layout(
-            order, np.concatenate(packed), max(int(rows.max()) for rows in packed) + 1, most
+            order,
+            np.concatenate([rows for rows, _ in packed]),
+            strips,
+            most_rows=max(int(rows.max()) for rows, _ in packed) + 1,
+            most_examples=max(int(np.bincount(rows).max()) for rows, _ in packed),
         )
 
     def _empty(self, rows: int) -> Batch:
@@ -147,9 +168,10 @@ class ExampleBatches:
                 for name, array in values.items()
             }
 
-        tokens, slots, arrays = self._phase.row_tokens, self._examples, self._arrays
+        tokens, slots = self._phase.row_tokens * self.sequences, self._examples
+        arrays = self._arrays
         out = zeros(tokens, arrays.of_tokens) | zeros(slots, arrays.of_examples)
-        out |= zeros(slots, arrays.positions)
+        out |= zeros(slots * self.sequences, arrays.positions)
         out["input_ids"][:] = self._pad
         for name in ("example_ids", "position_ids"):
             out[name] = np.zeros((rows, tokens), np.int32)
@@ -158,18 +180,23 @@ class ExampleBatches:
             out["reading_ids"] = np.zeros((rows, tokens), np.int32)
         return out
 
-    def _write(self, out: Batch, line: int, slot: int, at: int, example: int) -> int:
-        """Writes an example into a row from position `at`; returns the position after it."""
-        first, end = self._encoded.starts[example : example + 2].tolist()
-        here = np.s_[line, at : at + end - first]
-        for name, values in self._arrays.of_tokens.items():
-            out[name][here] = values[first:end]
+    def _write(
+        self, out: Batch, line: int, slot: int, example: int, strips: list[int], ends: list[int]
+    ) -> None:
+        """Writes an example into a row, each of its sequences at the end of its strip."""
         for name, values in self._arrays.of_examples.items():
             out[name][line, slot] = values[example]
-        for name, values in self._arrays.positions.items():
-            out[name][line, slot] = at + values[example]
-        out["example_ids"][here] = slot + 1
-        if self._padding_reads:
-            out["reading_ids"][line] = 1
-        out["position_ids"][here] = np.arange(end - first)
-        return at + end - first
+        for number, strip in enumerate(strips):
+            sequence, place = example * self.sequences + number, slot * self.sequences + number
+            first, end = self._encoded.starts[sequence : sequence + 2].tolist()
+            at = strip * self._phase.row_tokens + ends[strip]
+            here = np.s_[line, at : at + end - first]
+            for name, values in self._arrays.of_tokens.items():
+                out[name][here] = values[first:end]
+            for name, values in self._arrays.positions.items():
+                out[name][line, place] = at + values[sequence]
+            out["example_ids"][here] = place + 1
+            if self._padding_reads:
+                out["reading_ids"][line] = 1
+            out["position_ids"][here] = np.arange(end - first)
+            ends[strip] += end - first

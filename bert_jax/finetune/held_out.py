@@ -86,14 +86,17 @@ def batch_on_devices(
 def in_order(
     batches: ExampleBatches, outputs: Sequence[np.ndarray], *, per_token: bool = False
 ) -> list[np.ndarray]:
-    """Returns the logits of each example, [C], from those of the batches of epoch 0, [B, N, C]; or
-    those of its tokens, [n, C], from [B, S, C]."""
+    """Returns the logits of each example, from those of the batches of epoch 0.
+
+    Of one sequence [L], from [B, N, L]; of its tokens, [n, L], from [B, S, L]; of C sequences
+    [C, L], from [B, N·C, L].
+    """
     found: dict[int, np.ndarray] = {}
     for index, logits in enumerate(outputs):
         for row, examples in enumerate(batches.places(0, index)):
             ends = np.cumsum([0, *batches.lengths[examples]])
             for slot, example in enumerate(examples):
-                own = slice(ends[slot], ends[slot + 1]) if per_token else slot
+                own = slice(ends[slot], ends[slot + 1]) if per_token else batches.slots(slot)
                 found[example] = logits[row, own]
     return [found[example] for example in range(batches.rows_per_epoch)]
 

@@ -50,23 +50,57 @@ def epoch_order(
 
 @compiled
 def pack(lengths, row_tokens, most_examples):
-    """Packs the examples of a batch into rows, best-fit decreasing; returns the row of each."""
-    count = len(lengths)
-    rows, room, inside = np.empty(count, np.int64), np.full(count, row_tokens), np.zeros(count)
+    """Packs the examples of a batch into rows, best-fit decreasing.
+
+    Where an example has C sequences, a row has C strips, and a sequence lies in one of them.
+
+    Args:
+        lengths: int64 [E, C], tokens of the sequences of each example.
+        row_tokens: of a strip.
+
+    Returns:
+        The row of each example, [E], and the strip of each of its sequences, [E, C].
+    """
+    count, sequences = lengths.shape
+    rows, strips = np.empty(count, np.int64), np.empty((count, sequences), np.int64)
+    room, inside = np.full((count, sequences), row_tokens), np.zeros(count)
     opened = 0
-    for place in np.argsort(-lengths, kind="mergesort"):
+    for place in np.argsort(-lengths.sum(1), kind="mergesort"):
         best = -1
         for row in range(opened):
-            fits = room[row] >= lengths[place] and inside[row] < most_examples
-            if fits and (best < 0 or room[row] < room[best]):
+            fuller = best < 0 or room[row].sum() < room[best].sum()
+            if fuller and inside[row] < most_examples and _fits(lengths[place], room[row]):
                 best = row
         if best < 0:
             best = opened
             opened += 1
-        room[best] -= lengths[place]
+        _place(lengths[place], room[best], strips[place])
         inside[best] += 1
         rows[place] = best
-    return rows
+    return rows, strips
+
+
+@compiled
+def _fits(lengths, room):
+    """Whether the sequences of an example fit into the strips of a row with this room."""
+    return _place(lengths, room.copy(), np.empty(len(lengths), np.int64))
+
+
+@compiled
+def _place(lengths, room, strips):
+    """Writes the strip of each sequence, best-fit decreasing, and takes its room; returns whether
+    all of them found one."""
+    for sequence in np.argsort(-lengths, kind="mergesort"):
+        best = -1
+        for strip in range(len(room)):
+            fits = room[strip] >= lengths[sequence]
+            if fits and (best < 0 or room[strip] < room[best]):
+                best = strip
+        if best < 0:
+            return False
+        room[best] -= lengths[sequence]
+        strips[sequence] = best
+    return True
 
 
 def spread(
@@ -77,18 +111,20 @@ def spread(
     The longest examples differ most, so that a few batches may need another row, which all batches
     would then have. Such a batch exchanges its longest example with that of a batch with few
     tokens.
+
+    lengths, row_tokens: as of `pack`.
     """
-    order, full = order.copy(), len(order) // batch_size
+    order, full, totals = order.copy(), len(order) // batch_size, lengths.sum(1)
     batches = order[: full * batch_size].reshape(full, batch_size)
 
     def rows_of(batch: np.ndarray) -> int:
-        return int(pack(lengths[batch], row_tokens, most_examples).max()) + 1
+        return int(pack(lengths[batch], row_tokens, most_examples)[0].max()) + 1
 
     needed = np.array([rows_of(batch) for batch in batches])
     usual = int(np.quantile(needed, _USUAL, method="higher")) if full else 0
-    light = iter(np.argsort(lengths[batches].sum(1), kind="stable").tolist())
+    light = iter(np.argsort(totals[batches].sum(1), kind="stable").tolist())
     for heavy in np.flatnonzero(needed > usual).tolist():
-        longest = int(lengths[batches[heavy]].argmax())
+        longest = int(totals[batches[heavy]].argmax())
         other = next(light)
         pair = batches[[heavy, other]]
         pair[:, longest] = pair[::-1, longest]

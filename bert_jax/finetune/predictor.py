@@ -1,6 +1,6 @@
 """Logits of a fine-tuned model for new texts.
 
-Sizes: B texts, S positions, n tokens of a text, C outputs.
+Sizes: B examples of C sequences, S positions, n tokens of a sequence, L outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,8 @@ class Predictor:
         return self.predictions(task, Examples("", self.kind.name, self.labels, examples, {}))[0]
 
     def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
-        """Returns the logits of each example, [C], or of its tokens, [n, C].
+        """Returns the logits of each example, [L]; of its tokens, [n, L]; of its sequences, where
+        it has several, [C, L].
 
         Args:
             batch_size: examples per batch; rounded up to an equal number for each device.
@@ -91,9 +92,9 @@ class Predictor:
         Raises:
             UserError: the model outputs values that are not finite; or as `check_no_padding`.
         """
-        check_no_padding(encoded.by_example(), self._tokenizer, self._config, self._pad)
-        lengths = encoded.lengths
-        order = np.argsort(lengths, kind="stable")
+        check_no_padding(encoded.by_sequence(), self._tokenizer, self._config, self._pad)
+        lengths = encoded.lengths.reshape(-1, encoded.sequences)
+        order = np.argsort(lengths.max(1), kind="stable")
         found = [np.empty(0, np.float32)] * len(order)
         rows = rounded_up(batch_size, jax.local_device_count())
         for first in range(0, len(order), rows):
@@ -101,8 +102,10 @@ class Predictor:
             batch = shard_rows(self._batch(encoded, chosen, rows))
             logits = np.asarray(self._logits(self._params, batch))
             for line, example in enumerate(chosen):
-                own = slice(int(lengths[example])) if self.kind.per_token else 0
-                found[example] = logits[line, own]
+                if self.kind.per_token:
+                    found[example] = logits[line, : lengths[example, 0]]
+                else:
+                    found[example] = logits[line] if encoded.sequences > 1 else logits[line, 0]
         if not all(np.isfinite(one).all() for one in found):
             raise UserError("the model outputs NaN or infinite values; give an earlier step")
         return found
@@ -112,27 +115,32 @@ class Predictor:
         return self._config.max_position_embeddings
 
     def _batch(self, encoded: Encoded, chosen: list[int], rows: int) -> dict[str, np.ndarray]:
-        """Returns a batch of one text in each row, the rest of the rows empty."""
-        longest = int(encoded.lengths[chosen].max())
+        """Returns a batch of one example in each row, the rest of the rows empty."""
+        C = encoded.sequences
+        wanted = [example * C + number for example in chosen for number in range(C)]
+        longest = int(encoded.lengths[wanted].max())
         width = min(max(_SHORTEST, power_of_two(longest)), self._positions)
-        ids = np.full((rows, width), self._tokenizer.special.pad, np.int32)
-        types, examples = np.zeros((2, rows, width), np.int32)
-        for line, example in enumerate(chosen):
-            first, end = encoded.starts[example : example + 2].tolist()
+        ids = np.full((rows * C, width), self._tokenizer.special.pad, np.int32)
+        types, examples = np.zeros((2, rows * C, width), np.int32)
+        for line, sequence in enumerate(wanted):
+            first, end = encoded.starts[sequence : sequence + 2].tolist()
             ids[line, : end - first] = encoded.ids[first:end]
             types[line, : end - first] = encoded.types[first:end]
-            examples[line, : end - first] = 1
-        return {
+            examples[line, : end - first] = 1 + line % C
+        tokens = {
             "input_ids": ids,
             "token_type_ids": types,
             "example_ids": examples,
-            "position_ids": np.tile(np.arange(width, dtype=np.int32), (rows, 1)),
-            "cls_positions": np.zeros((rows, 1), np.int32),
+            "position_ids": np.tile(np.arange(width, dtype=np.int32), (rows * C, 1)),
         }
+        if C > 1:  # see `ExampleBatches`
+            tokens = {name: values.reshape(rows, C, width) for name, values in tokens.items()}
+        firsts = np.arange(C, dtype=np.int32) * width
+        return tokens | {"cls_positions": np.tile(firsts, (rows, 1))}
 
 
 @jax.default_matmul_precision("highest")
 def _logits(graph: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """Returns [B, 1, C], or of each token [B, S, C]."""
+    """Returns [B, C, L], or of each token [B, S, L]."""
     (logits,) = nnx.merge(graph, params)(batch).values()
     return logits

@@ -60,7 +60,7 @@ class TaskSplit:
     @property
     def rows(self) -> int:
         """The number of examples as batches count them: a long one may be several windows."""
-        return len(self.prepared.encoded.lengths)
+        return self.prepared.encoded.examples
 
     @property
     def example_of(self) -> np.ndarray:
@@ -135,7 +135,7 @@ class TaskData:
         evaluated = HeldOutExamples(
             held_out, measure, names[0], self.corpus(config), per_token=self.kind.per_token
         )
-        return PhaseData(train.shape, train, evaluated, "examples")
+        return PhaseData(train.shape, train, evaluated, "examples", train.sequences)
 
     def corpus(self, config: Config) -> Corpus:
         """Returns what a task has in place of the counts of a text's tokens."""
@@ -219,7 +219,7 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
     def split(examples: Examples) -> TaskSplit:
         prepared = kind.prepare(context, examples)
         try:
-            check_no_padding(prepared.encoded.by_example(), tokenizer, config.model)
+            check_no_padding(prepared.encoded.by_sequence(), tokenizer, config.model)
         except UserError as error:
             raise UserError(f"{examples.path}: {error}") from None
         return TaskSplit(examples, prepared, kind.labels(examples), digest_of(kind, examples))

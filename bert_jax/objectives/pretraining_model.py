@@ -44,22 +44,23 @@ class PretrainingModel(nnx.Module):
         """Returns float32 logits of each objective; `key`: uint32 dropout key of this step, None in
         evaluation.
 
+        The arrays of tokens may be [B, C, S]: rows of C strips, which the encoder reads as B·C rows
+        of its own, and heads as one of C·S positions.
+
         `reading_ids`, if in the batch: int32 [B, S], the example whose tokens each position attends
         to, so that padding may read one, too.
         """
-        examples_BxS = batch["example_ids"]
+        read = encoder_rows(batch)
+        examples_RxS = read["example_ids"]
         if "reading_ids" in batch:
-            examples_BxS = jnp.stack([batch["reading_ids"], examples_BxS], axis=1)
-        inputs = (
-            batch["input_ids"],
-            batch["token_type_ids"],
-            examples_BxS,
-            batch["position_ids"],
-        )
+            examples_RxS = jnp.stack([batch["reading_ids"], examples_RxS], axis=1)
+        inputs = read["input_ids"], read["token_type_ids"], examples_RxS, read["position_ids"]
         if probe := probe_of(self.encoder.config):
-            x_BxSxD = joined_states(self.encoder, inputs, probe.layers, probe.join)
-            return self.logits(jax.lax.stop_gradient(x_BxSxD), batch, key)
-        return self.logits(self.encoder(*inputs, key), batch, key)
+            x_RxSxD = joined_states(self.encoder, inputs, probe.layers, probe.join)
+            x_RxSxD = jax.lax.stop_gradient(x_RxSxD)
+        else:
+            x_RxSxD = self.encoder(*inputs, key)
+        return self.logits(_whole_rows(x_RxSxD, batch), batch, key)
 
     def logits(
         self, x_BxSxH: jax.Array, batch: Batch, key: jax.Array | None = None
@@ -69,7 +70,8 @@ class PretrainingModel(nnx.Module):
 
         def pooled(positions_BxN: jax.Array) -> jax.Array:
             if probe := probe_of(self.encoder.config):
-                return pool(x_BxSxH, batch["example_ids"], positions_BxN, probe.pooling)
+                examples_BxS = _whole_rows(encoder_rows(batch)["example_ids"], batch)
+                return pool(x_BxSxH, examples_BxS, positions_BxN, probe.pooling)
             return self.encoder.pooled(x_BxSxH, positions_BxN)
 
         def dropped(x: jax.Array, rate: float, place: int) -> jax.Array:
@@ -83,6 +85,17 @@ class PretrainingModel(nnx.Module):
             objective = OBJECTIVES[name]
             logits[name] = objective.logits(getattr(self, objective.head), states, batch)
         return logits
+
+
+def encoder_rows(batch: Batch) -> Batch:
+    """Returns the arrays of tokens that the encoder reads, [R, S], a strip in each row."""
+    names = ("input_ids", "token_type_ids", "example_ids", "position_ids")
+    return {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in names}
+
+
+def _whole_rows(x: jax.Array, batch: Batch) -> jax.Array:
+    """Returns an array [R, S, …] of the encoder's rows as one of the batch's, [B, C·S, …]."""
+    return x.reshape(len(batch["example_ids"]), -1, *x.shape[2:])
 
 
 def declare(

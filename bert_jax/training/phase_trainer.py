@@ -42,7 +42,7 @@ class PhaseTrainer:
     def __post_init__(self) -> None:
         job, self.config = self.run.job, self.run.config
         self.peers, self.clock, self.preemption = job.peers, job.clock, job.preemption
-        self.metrics = self.run.step_metrics(self.phase.data.shape)
+        self.metrics = self.run.step_metrics(self.phase.data.read)
         self.timer = stragglers.StepTimer(job.peers.hosts[job.peers.process_id])
 
     def start(self, state: State) -> State:

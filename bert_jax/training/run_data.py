@@ -57,12 +57,19 @@ class PhaseData:
     Attributes:
         shape: the phase with the rows that its batches really have.
         unit: what the batch size and the size of an epoch count.
+        strips: of a row, which the encoder reads as rows of their own.
     """
 
     shape: PhaseConfig
     train: TrainBatches
     held_out: HeldOutData
     unit: Literal["rows", "examples"] = "rows"
+    strips: int = 1
+
+    @property
+    def read(self) -> PhaseConfig:
+        """`shape` with the rows that the encoder reads, a strip in each."""
+        return dataclasses.replace(self.shape, batch_size=self.shape.batch_size * self.strips)
 
 
 class RunData(description.Data, Protocol):

@@ -50,7 +50,7 @@ class RunPhase:
         epochs = config.steps * config.batch_size / rows
         fill_rate, bound = self.data.train.fill_rate()
         possible = f", at most {bound:.2%} possible" if config.examples_per_row > 1 else ""
-        unit, shape = self.data.unit, self.data.shape
+        unit, shape = self.data.unit, self.data.read
         inside = "" if unit == "rows" else f"{config.batch_size:,} {unit} in "
         return (
             f"{config.steps:,} steps of {inside}{shape.batch_size:,} rows of {config.row_tokens} "
@@ -130,7 +130,7 @@ def prepare(
         config,
         data,
         [p.data.train.rows_per_epoch for p in phases],
-        [p.data.shape for p in phases],
+        [p.data.read for p in phases],
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
         init=initial.digest if initial else None,

@@ -69,7 +69,7 @@ def _train(run: RunContext, train: jax.stages.Compiled, seconds: float) -> tuple
     """Returns the state after the measured steps, and the seconds of a step as the run logs them.
     Process 0 stops when `seconds` are over."""
     phase, job = run.phases[0], run.job
-    state, metrics = run.program.init(), run.step_metrics(phase.data.shape)
+    state, metrics = run.program.init(), run.step_metrics(phase.data.read)
     with closing(prefetch(functools.partial(run.batch, phase), 0, _STEPS)) as batches:
         for step, batch in batches:
             state, numbers = train(state, batch)

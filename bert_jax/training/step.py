@@ -19,7 +19,7 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params
 from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
@@ -160,7 +160,7 @@ def _make_eval_step(
         else:  # how much the means vary with the choice of documents
             sums[objectives.ROWS] = objectives.row_sums(outputs, batch, corpus)
         if config.evaluation.attention:
-            sums["attention"] = neighbor_attention(model.encoder, batch)
+            sums["attention"] = neighbor_attention(model.encoder, encoder_rows(batch))
         return sums
 
     return eval_step

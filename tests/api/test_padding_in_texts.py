@@ -61,10 +61,10 @@ def test_it_is_refused_wherever_a_text_is_read(form, tokenizer, tmp_path):
         assert str(error.value).startswith("'<s>a")
     encoded = encode(tokenizer, ours.config, [(text,) for text in TEXTS], 16)
     with pytest.raises(UserError, match=REFUSED):
-        check_no_padding(encoded.by_example(), tokenizer, ours.config)
+        check_no_padding(encoded.by_sequence(), tokenizer, ours.config)
     text = tokenizer.for_task(in_words=False, split_special_tokens=True)
     encoded = encode(text, ours.config, [(line,) for line in TEXTS], 16)
-    check_no_padding(encoded.by_example(), text, ours.config)
+    check_no_padding(encoded.by_sequence(), text, ours.config)
 
 
 def test_the_padding_id_of_config_json_counts(tokenizer, tmp_path):

@@ -19,38 +19,45 @@ _DOUBLED = "</s>"
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens of E examples.
+    """The tokens of E examples of C sequences each.
 
     Attributes:
-        ids, types: int32, all examples after one another.
-        starts: int64 [E + 1], where each begins.
-        cut: number of examples that were longer than the limit.
+        ids, types: int32, all sequences after one another, those of an example together.
+        starts: int64 [E * C + 1], where each sequence begins.
+        cut: number of sequences that were longer than the limit.
+        sequences: C, of an example.
     """
 
     ids: np.ndarray
     types: np.ndarray
     starts: np.ndarray
     cut: int
+    sequences: int = 1
+
+    @property
+    def examples(self) -> int:
+        return (len(self.starts) - 1) // self.sequences
 
     @property
     def lengths(self) -> np.ndarray:
+        """Tokens of each sequence, int64 [E * C]."""
         return np.diff(self.starts)
 
-    def by_example(self) -> Iterator[np.ndarray]:
-        """Yields the ids of each."""
+    def by_sequence(self) -> Iterator[np.ndarray]:
+        """Yields the ids of each sequence."""
         for first, end in pairwise(self.starts.tolist()):
             yield self.ids[first:end]
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What a model learns to predict, by the names of the arrays of a batch.
+    """Labels, keyed by batch array name; see `ExampleBatches.batch`.
 
     Attributes:
-        of_tokens: a value for each token of all examples after one another; in a batch [B, S].
-        of_examples: a value for each example; in a batch [B, N, …].
-        positions: of a token, counted from the first one of its example; in a batch [B, N], counted
-            from the first one of its row.
+        of_tokens: a value for each token of all sequences after one another.
+        of_examples: a value for each example.
+        positions: of a token in each sequence, counted from its first one; in a batch counted from
+            the first one of the row.
     """
 
     of_tokens: Mapping[str, np.ndarray] = field(default_factory=dict)
