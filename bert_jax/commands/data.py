@@ -20,11 +20,9 @@ KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 
 
 def _define_source(values: flags.FlagValues) -> None:
-    text = (
-        "KIND:PATH[,name=NAME][,lang=CODE], kinds wikiextractor, books, lines (both with lines=N), "
-        "dump, jsonl, csv, parquet, arrow, tfds (text=COLUMN, title=COLUMN), python (no path; "
-        "packages=NAME+NAME for installed packages); may be repeated; docs/data.md has all options"
-    )
+    from bert_jax.data_pipeline.sources import described
+
+    text = f"{described()}; may be repeated; see docs/data.md"
     define_input(values, "source", text, locate=_text_of, repeated=True)
     folder = "where the prepared datasets are, for --source=tfds:NAME (default: as in tfds.load)"
     define_input(values, "data_dir", folder)

@@ -1,98 +1,78 @@
 """Sources of raw text, one module per kind.
 
-To add a kind, write a module with the names of `Kind` and register it in `KINDS`.
+To add a kind, write a module that defines a `Kind` and a row of `KINDS`.
 """
 
 import dataclasses
 import re
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from bert_jax.data_pipeline.sources import (
-    arrow,
-    books,
-    csv_file,
-    documents,
-    dump,
-    jsonl,
-    lines,
-    parquet,
-    python_docs,
-    reading,
-    tfds,
-    wikiextractor,
-)
+from bert_jax.data_pipeline.sources import reading
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found, NothingFoundError
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.sources.kind import Kind, Option
 from bert_jax.data_pipeline.sources.other_kinds import naming_other_kind
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.errors import UserError, nearest
+from bert_jax.extensions.registry import Registry
 from bert_jax.storage.files import path_of
 from bert_jax.storage.remote import is_remote
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class Kind(Protocol):
-    """The interface of a source module."""
-
-    RULES: tuple[Rule, ...]  # for cleaning
-    PLAIN_TEXT: bool  # whether its files are; if so, those of other formats are rejected
-    MARKUP: bool  # whether these include markup and JSON
-    OPTIONS: tuple[str, ...]  # on the command line, besides name and lang
-    LIBRARIES: tuple[str, ...]  # packages whose version decides what is read
-    CUT_BECAUSE: str  # why its documents may be cut at a line count
-    CUT_REMEDY: str  # how to avoid it
-
-    def find(self, spec: SourceSpec) -> Found: ...
-    def ranges(self, spec: SourceSpec, path: Path) -> Iterator[Range]: ...
-    def read(self, spec: SourceSpec, part: Range) -> Iterator[Document]: ...
-
-
-KINDS: dict[str, Kind] = {
-    "wikiextractor": wikiextractor,
-    "books": books,
-    "lines": lines,
-    "dump": dump,
-    "jsonl": jsonl,
-    "csv": csv_file,
-    "parquet": parquet,
-    "arrow": arrow,
-    "tfds": tfds,
-    "python": python_docs,
-}
+_HERE: Final = "bert_jax.data_pipeline.sources"
+# In the order in which they are guessed for a folder with files of several kinds.
+KINDS: Final[Registry[Kind]] = Registry(
+    "source kind",
+    {
+        "wikiextractor": f"{_HERE}.wikiextractor:KIND",
+        "books": f"{_HERE}.books:KIND",
+        "lines": f"{_HERE}.lines:KIND",
+        "dump": f"{_HERE}.dump:KIND",
+        "parquet": f"{_HERE}.parquet:KIND",
+        "arrow": f"{_HERE}.arrow:KIND",
+        "csv": f"{_HERE}.csv_file:KIND",
+        "jsonl": f"{_HERE}.jsonl:KIND",
+        "tfds": f"{_HERE}.tfds:KIND",
+        "python": f"{_HERE}.python_docs:KIND",
+    },
+)
 # Kinds whose files bert-jax writes: not for the command line.
-_WRITTEN: dict[str, Kind] = {"documents": documents}
+_WRITTEN: Final[Registry[Kind]] = Registry("source kind", {"documents": f"{_HERE}.documents:KIND"})
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-# The option of a source on the command line -> the field of SourceSpec.
-_OPTIONS: Final = {
-    "name": "name",
-    "lang": "language",
-    "lines": "document_lines",
-    "packages": "packages",
-    "text": "text",
-    "title": "title",
-    "columns": "columns",
-    "split": "split",
-}
-# Kinds that are known by the extensions of their files, the surest first.
-_ROWS: Final = {"parquet": parquet, "arrow": arrow, "csv": csv_file, "jsonl": jsonl}
-_LISTS: Final = ("packages", "columns")  # A+B
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise UserError("a name may have only letters, digits, '_', '-' and '.'")
+    return text
+
+
+# The options that every kind has.
+_COMMON: Final = (Option("name", "name", "NAME", _name), Option("lang", "language", "CODE"))
+
+
+def described() -> str:
+    """Returns the kinds with their options, for the help of `--source`."""
+    return f"KIND:PATH{_shown(_COMMON)}, kinds " + ", ".join(
+        f"{name}{_shown(kind.options)}{' (no path)' if kind.locate('', '') else ''}"
+        for name, kind in KINDS.items()
+    )
+
+
+def _shown(options: tuple[Option, ...]) -> str:
+    return "".join(f"[,{option.name}={option.shown}]" for option in options)
 
 
 def kind_of(spec: SourceSpec) -> Kind:
-    """Returns the module that reads this source; UserError, with the remedy, if there is none."""
-    return _WRITTEN[spec.kind] if spec.kind in _WRITTEN else _module(spec.kind)
+    """Returns the kind that reads this source; UserError, with the remedy, if there is none."""
+    return _WRITTEN[spec.kind] if spec.kind in _WRITTEN else _known(spec.kind)
 
 
-def _module(kind: str) -> Kind:
+def _known(kind: str) -> Kind:
     if kind not in KINDS:
         remedy = remedy_of_kind(kind)
         hint = f"; {remedy}" if remedy else nearest(kind, KINDS)
@@ -108,49 +88,35 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
     `packages=numpy+scipy` installed packages, too.
 
     Args:
-        data_dir: where the datasets of TensorFlow Datasets are (see `tfds.dataset_path`).
+        data_dir: where the datasets of TensorFlow Datasets are (see `tfds.KIND`).
 
     Raises:
         UserError: an unknown kind, option or language, or a missing path.
     """
-    head, *options = re.split(r",(?=\w+=)", text)
-    kind, colon, path = head.partition(":")
-    if not colon and kind not in KINDS:
+    head, *words = re.split(r",(?=\w+=)", text)
+    name, colon, path = head.partition(":")
+    if not colon and name not in KINDS:
         form = format_of_name(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
-    if kind in _WRITTEN:
+    if name in _WRITTEN:
         raise UserError(f"--source={text}: written by bert_jax.build_store; use it from Python")
-    valid = ("name", "lang", *_module(kind).OPTIONS)
-    values = {"name": kind} | dict(option.split("=", 1) for option in options)
-    for key in values:
-        if key not in valid:
-            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, valid)}")
-    if kind == "python" and not path:
-        path = sysconfig.get_path("stdlib")
-    if kind == "tfds":
-        path = tfds.dataset_path(path, data_dir)
-    fields = {_OPTIONS[key]: _value(text, key, value) for key, value in values.items()}
-    spec = SourceSpec(kind, path_of(path), **fields)
+    kind = _known(name)
+    options = {option.name: option for option in (*_COMMON, *kind.options)}
+    fields: dict[str, Any] = {"name": name}
+    for key, value in (word.split("=", 1) for word in words):
+        if key not in options:
+            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, options)}")
+        try:
+            fields[options[key].field] = options[key].parse(value)
+        except UserError as error:
+            raise UserError(f"--source={text}: {error}") from None
+    path = kind.locate(path, data_dir)
+    spec = SourceSpec(name, path_of(path), **fields)
     check_language(spec.language)
     if not path:
-        raise UserError(f"--source={text}: missing path; write {kind}:/path/to/text")
+        raise UserError(f"--source={text}: missing path; write {name}:/path/to/text")
     return spec
-
-
-def _value(text: str, key: str, value: str) -> Any:
-    """Returns the value of an option of the source `text`; UserError if it cannot have this one."""
-    if key in _LISTS:
-        return tuple(part for part in value.split("+") if part)
-    if key == "lines":
-        if not value.isdigit() or int(value) < 1:
-            raise UserError(f"--source={text}: lines={value} must be a positive integer")
-        return int(value)
-    if key == "name" and not re.fullmatch(r"[\w.-]+", value):
-        raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
-    if key == "text" and not value:
-        raise UserError(f"--source={text}: text= needs the name of a column")
-    return value
 
 
 def find(spec: SourceSpec) -> Found:
@@ -172,14 +138,15 @@ def find(spec: SourceSpec) -> Found:
 def check(spec: SourceSpec, path: Path) -> None:
     """Raises UserError, with the remedy, if the file starts like one of another format."""
     kind = kind_of(spec)
-    if kind.PLAIN_TEXT:
-        reading.check(path, markup=kind.MARKUP)
+    if kind.plain_text:
+        reading.check(path, markup=kind.markup)
 
 
 def ranges(spec: SourceSpec, path: Path) -> list[Range]:
     """Returns the ranges of one file, in order; they depend on its content and `spec` alone."""
-    with naming_other_kind(spec.kind, path):
-        return list(kind_of(spec).ranges(spec, path))
+    kind = kind_of(spec)
+    with naming_other_kind(kind, path):
+        return list(kind.ranges(spec, path))
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
@@ -213,23 +180,22 @@ def read_range(
 
 
 def _documents(spec: SourceSpec, part: Range) -> Iterator[Document]:
-    with naming_other_kind(spec.kind, part.path):
-        yield from kind_of(spec).read(spec, part)
+    kind = kind_of(spec)
+    with naming_other_kind(kind, part.path):
+        yield from kind.read(spec, part)
 
 
 def guess_kind(path: Path) -> str:
     """Guesses the kind of a user's file or folder of text; books if no other one fits."""
-    if path.is_file():
-        kind = next((kind for kind, module in _ROWS.items() if _has_extension(path, module)), "")
-        is_text = kind in ("", "jsonl")
-        return "wikiextractor" if is_text and wikiextractor.is_extracted(path) else kind or "books"
-    if (path / arrow.STATE).exists() or (path / arrow.SPLITS).exists():
-        return "arrow"
-    return next((kind for kind in ("wikiextractor", "books", *_ROWS) if _fits(kind, path)), "books")
-
-
-def _has_extension(path: Path, module: Any) -> bool:
-    return extension(path) in module.EXTENSIONS
+    rows = KINDS.items()
+    if not path.is_file():
+        marked = (n for n, kind in rows if any((path / mark).exists() for mark in kind.marks))
+        known = (n for n, kind in rows if kind.extensions or kind.begins)
+        return next(marked, "") or next((n for n in known if _fits(n, path)), "books")
+    named = next((n for n, kind in rows if extension(path) in kind.extensions), "books")
+    if not KINDS[named].plain_text:
+        return named
+    return next((n for n, kind in rows if kind.begins and kind.begins(path)), named)
 
 
 def _fits(kind: str, path: Path) -> bool:

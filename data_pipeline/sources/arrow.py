@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bert_jax.data_pipeline.folders.check import check_files, check_keys
 from bert_jax.data_pipeline.folders.datasets import DATASET_FILES, DICT_KEYS, STATE_KEYS
-from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.arrow_batches import (
     arrow_errors,
     check_arrow,
@@ -24,46 +24,46 @@ from bert_jax.data_pipeline.sources.arrow_batches import (
 from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import SPLIT, TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.rows import column_names
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError, nearest
 from bert_jax.storage import json_record
 from bert_jax.storage.local_copy import local_folder
 from bert_jax.storage.remote import is_remote, storage_errors
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = False
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("text", "title", "split")
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
-EXTENSIONS = (".arrow", ".feather")
-SPLITS: Final = "dataset_dict.json"
-STATE: Final = "state.json"
+_EXTENSIONS = (".arrow", ".feather")
+_SPLITS: Final = "dataset_dict.json"
+_STATE: Final = "state.json"
 _FILE: Final = b"ARROW1"  # of a file of Arrow, which is a stream with an index
 
 
 def find(spec: SourceSpec) -> Found:
     """Returns the files of a dataset's split, or the Arrow files of the source."""
     check_arrow("Arrow files")
-    whole = _json(spec.path / SPLITS, {"splits": [json_record.file_name]})
-    check_keys(whole, DICT_KEYS, spec.path / SPLITS)
+    whole = _json(spec.path / _SPLITS, {"splits": [json_record.file_name]})
+    check_keys(whole, DICT_KEYS, spec.path / _SPLITS)
     splits = whole.get("splits", [])
     if splits and spec.split not in splits:
         raise UserError(f"{spec.path}: no split {spec.split!r}{nearest(spec.split, splits)}")
     if not splits and spec.split != SourceSpec.split:
         raise UserError(f"{spec.path}: has no splits; leave out split={spec.split}")
     folder = spec.path / spec.split if splits else spec.path
-    state = _json(folder / STATE, {"_data_files": [{"filename": json_record.file_name}]})
-    check_keys(state, STATE_KEYS, folder / STATE)
+    state = _json(folder / _STATE, {"_data_files": [{"filename": json_record.file_name}]})
+    check_keys(state, STATE_KEYS, folder / _STATE)
     files = [folder / entry["filename"] for entry in state.get("_data_files", [])]
     if files:
         if not is_remote(folder):
             check_files(folder, DATASET_FILES)
-        about = [spec.path / SPLITS] if splits else []
-        return Found(files, {}, about=[*about, folder / STATE])
+        about = [spec.path / _SPLITS] if splits else []
+        return Found(files, {}, about=[*about, folder / _STATE])
     described = "Arrow files (.arrow)"
-    return finding.find(spec, lambda path: path.suffix.lower() in EXTENSIONS, described, text=False)
+    return finding.find(
+        spec, lambda path: path.suffix.lower() in _EXTENSIONS, described, text=False
+    )
+
+
+def _is_own(path: Path) -> bool:
+    return path.suffix.lower() in _EXTENSIONS
 
 
 def _json(path: Path, form: json_record.Form) -> dict[str, Any]:
@@ -117,3 +117,16 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents of the record batches of one range."""
     with _batches(spec, part.path) as batches:
         yield from documents(part.path, spec, islice(batches, part.start, part.stop))
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    options=(TEXT, TITLE, SPLIT),
+    extensions=_EXTENSIONS,
+    marks=(_STATE, _SPLITS),
+    plain_text=False,
+    formats=(formats.ARROW,),
+    described="Arrow",
+)

@@ -11,30 +11,26 @@ in a book with long lines and few blank lines, every line is a paragraph.
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.frames import Frames
 from bert_jax.data_pipeline.sources.headings import Headings, Layout, Survey
+from bert_jax.data_pipeline.sources.kind import LINES, Kind
 from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
-PLAIN_TEXT = True
-MARKUP = True
-OPTIONS: tuple[str, ...] = ("lines",)
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
-CUT_REMEDY = "write '# ' before each chapter's title"
+_EXTENSIONS = (".txt", ".md")
 _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
 # Names of files that describe a folder; one given directly is read.
 _ABOUT_THE_BOOKS = {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"}
 _NO_END = "texts of Project Gutenberg without an END line, read to the end of their files"
 
-RULES: tuple[Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     replace("block_quote", r"^(?:> ?)+", "", needles=(">",)),
     replace("illustration", r"\[Illustrations?\b[^\]]*\]", "", needles=("[Illus",)),
     replace("footnote_mark", r"\s?\[(?:\*|†|‡|\^?\d{1,3}|FN ?\d+)\]", "", needles=("[",)),
@@ -54,16 +50,13 @@ def find(spec: SourceSpec) -> Found:
 
 
 def _is_book(path: Path) -> bool:
-    return extension(path) in (".txt", ".md") and not _about_the_books(path)
+    return extension(path) in _EXTENSIONS and not _about_the_books(path)
 
 
 def _about_the_books(path: Path) -> str:
     """Returns why a file beside the books, such as README.md, is none; "" for others."""
     named = path.name.partition(".")[0].upper()
     return "about the books, by the name" if named in _ABOUT_THE_BOOKS else ""
-
-
-ranges = whole_file  # chapters are found by the outline of their book
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
@@ -87,7 +80,7 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
 def _outline(path: Path) -> tuple[Frames, Layout]:
     """Returns where the texts of a file are, and the layout of all."""
     frames, survey = Frames(path), Survey()
-    for line in lines(path, markup=MARKUP):
+    for line in lines(path, markup=True):
         part = frames.part(line)
         if part == "text":
             survey.add(line)
@@ -111,3 +104,15 @@ def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:
 
     while not ended:
         yield chapter()
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    rules=_RULES,
+    options=(LINES,),
+    extensions=_EXTENSIONS,
+    markup=True,
+    cut_because="no chapter headings, or a chapter of enormous length",
+    cut_remedy="write '# ' before each chapter's title",
+)

@@ -8,24 +8,18 @@ import csv
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
-from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.kind import COLUMNS, TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError, count
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = True
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("text", "title", "columns")
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
-EXTENSIONS = (".csv", ".tsv")
+_EXTENSIONS = (".csv", ".tsv")
 _DELIMITERS = (",", "\t", ";")
 _LONGEST = 1 << 27  # characters of a value; the csv module's own limit is 131,072
 
@@ -33,10 +27,7 @@ _LONGEST = 1 << 27  # characters of a value; the csv module's own limit is 131,0
 def find(spec: SourceSpec) -> Found:
     """Returns the tables of the source."""
     described = "tables (.csv, .tsv)"
-    return finding.find(spec, lambda path: extension(path) in EXTENSIONS, described, text=False)
-
-
-ranges = whole_file
+    return finding.find(spec, lambda path: extension(path) in _EXTENSIONS, described, text=False)
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
@@ -80,3 +71,13 @@ def _header(path: Path, spec: SourceSpec, line: str) -> tuple[str, list[str]]:
         f"{path}: {count(len(names), 'name')} in columns=, but {count(len(widest), 'column')}; "
         "name them all"
     )
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    options=(TEXT, TITLE, COLUMNS),
+    extensions=_EXTENSIONS,
+    formats=(formats.TABLE, formats.TEXT),
+    described="a table",
+)

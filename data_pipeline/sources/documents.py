@@ -10,20 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import Kind
 from bert_jax.data_pipeline.sources.reading import lines
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = True
-MARKUP = False
-OPTIONS: tuple[str, ...] = ()
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""  # its documents are never cut
 _FILE_BYTES: Final = 16 << 20  # of text, after which the next file starts
 
 Text = str | Sequence[str]  # a text, or its sentences
@@ -33,9 +26,6 @@ Content = Text | Mapping[str, Any]
 def find(spec: SourceSpec) -> Found:
     """Returns the files that `write` wrote."""
     return Found(sorted(spec.path.glob("*.jsonl")), {})
-
-
-ranges = whole_file  # `write` makes files of this size
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
@@ -114,3 +104,6 @@ def _line(text: Text) -> bytes:
         return json.dumps(text, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which `sources.read` replaces
         return json.dumps(text).encode() + b"\n"
+
+
+KIND: Final = Kind(find, read)  # `write` makes files of the size of a range

@@ -19,24 +19,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from bert_jax.data_pipeline.sources import finding, wikiextractor
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES, cut_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.dump_pages import Page, Pages, read_pages
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
+from bert_jax.data_pipeline.sources.kind import Kind
 from bert_jax.data_pipeline.sources.reading import opened, read_errors
 from bert_jax.data_pipeline.sources.streams import open_bz2
+from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
 from bert_jax.errors import UserError
 from bert_jax.storage.files import open_bytes, size_of
 
-RULES = wikiextractor.RULES
-PLAIN_TEXT = False
-MARKUP = False
-OPTIONS: tuple[str, ...] = ()
-LIBRARIES: tuple[str, ...] = ("mwparserfromhell",)
-CUT_BECAUSE = CUT_REMEDY = ""
 _BYTES_PER_SECOND: Final = 0.95e6  # of .bz2 on one core, the whole build: docs/data_reference.md
 _CHUNK: Final = 1 << 16
 _NEAR: Final = 1 << 20  # bytes searched at a time, more than a block of bzip2
@@ -216,3 +212,15 @@ class _Section(io.RawIOBase):
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    rules=RULES,
+    plain_text=False,
+    formats=(formats.DUMP, formats.XML),
+    described="a Wikipedia dump",
+    libraries=("mwparserfromhell",),
+)

@@ -6,33 +6,28 @@ The text is the value of the key `text`, or of another one with `text=`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.cutting import cut_file, line_end
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError, refuse_array
 from bert_jax.storage import json_record
 from bert_jax.storage.files import open_bytes
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = True
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("text", "title")
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
-EXTENSIONS = (".jsonl", ".ndjson", ".json")
+_EXTENSIONS = (".jsonl", ".ndjson", ".json")
 _PIECE = 1 << 20
 
 
 def find(spec: SourceSpec) -> Found:
     """Returns the files of JSON lines of the source."""
     described = "files of JSON lines (.jsonl)"
-    return finding.find(spec, lambda path: extension(path) in EXTENSIONS, described, text=False)
+    return finding.find(spec, lambda path: extension(path) in _EXTENSIONS, described, text=False)
 
 
 def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
@@ -77,3 +72,14 @@ class _Place:
                 while left and (piece := stream.read(min(left, _PIECE))):
                     left, before = left - len(piece), before + piece.count(b"\n")
         return f"{self.part.path}:{before + self.number + 1}"
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    options=(TEXT, TITLE),
+    extensions=_EXTENSIONS,
+    formats=(formats.JSON,),
+    described="JSON lines",
+)

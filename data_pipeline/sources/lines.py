@@ -10,23 +10,16 @@ import re
 from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import cut_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.kind import LINES, Kind
 from bert_jax.data_pipeline.sources.reading import cut, decoded, lines, opened
-from bert_jax.data_pipeline.text.clean import Rule
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = True
-MARKUP = True
-OPTIONS: tuple[str, ...] = ("lines",)
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = "no blank lines between documents"
-CUT_REMEDY = "put a blank line between documents"
 _ENDLESS = 100  # times document_lines
 _BLANK = re.compile(rb"\n[ \t]{0,80}\r?\n")
 _NEAR = 1 << 20  # bytes that are searched for a blank line, in pieces
@@ -89,7 +82,7 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents that begin in one range, already split into sentences."""
     size = spec.document_lines
     usual = 0  # the limit of this file, which is seldom needed
-    text = lines(part.path, part.start, part.stop, markup=MARKUP)
+    text = lines(part.path, part.start, part.stop, markup=True)
     for number, (filled, run) in enumerate(groupby(text, lambda line: bool(line.strip()))):
         if not filled:
             continue
@@ -126,3 +119,14 @@ def _has_boundary(path: Path, most: int) -> bool:
             return True
         ended = count > 0 and not filled
     return False
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    options=(LINES,),
+    markup=True,
+    cut_because="no blank lines between documents",
+    cut_remedy="put a blank line between documents",
+)

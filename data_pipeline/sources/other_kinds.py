@@ -8,25 +8,16 @@ from typing import Final
 
 from bert_jax.data_pipeline.sources import formats
 from bert_jax.data_pipeline.sources.formats import HEAD, Format, format_of_name, format_of_start
+from bert_jax.data_pipeline.sources.kind import Kind
 from bert_jax.data_pipeline.sources.reading import opened, read_errors
 from bert_jax.errors import UserError
 
 _FEWEST_ROWS: Final = 2  # a header and a row
 _NO_TEXT: Final = ("{", "[", "<", '"')  # what running text does not begin with
-# What a kind reads: its own formats, and in words. Books and lines refuse all formats themselves.
-_OWN: Final[dict[str, tuple[tuple[Format, ...], str]]] = {
-    "jsonl": ((formats.JSON,), "JSON lines"),
-    "csv": ((formats.TABLE,), "a table"),
-    "parquet": ((formats.PARQUET,), "Parquet"),
-    "arrow": ((formats.ARROW,), "Arrow"),
-    "dump": ((formats.DUMP, formats.XML), "a Wikipedia dump"),
-    "wikiextractor": ((formats.EXTRACTED, formats.JSON), "WikiExtractor output"),
-}
-_NOT_TEXT: Final = ("jsonl", "parquet", "arrow", "dump")  # kinds that cannot be mistaken for text
 
 
 @contextmanager
-def naming_other_kind(kind: str, path: Path) -> Iterator[None]:
+def naming_other_kind(kind: Kind, path: Path) -> Iterator[None]:
     """Turns the error of a file that a kind cannot read into one that names the file's own kind.
 
     The file is inspected after a failure only, so that no file that can be read is refused.
@@ -37,13 +28,13 @@ def naming_other_kind(kind: str, path: Path) -> Iterator[None]:
         form = _other_format(kind, path)
         if form is None:
             raise
-        words = f"looks like {form.name}, not {_OWN[kind][1]}"
+        words = f"looks like {form.name}, not {kind.described}"
         raise UserError(f"{path}: {words}; {form.remedy}") from error
 
 
-def _other_format(kind: str, path: Path) -> Format | None:
+def _other_format(kind: Kind, path: Path) -> Format | None:
     """Returns the format of a file; None if it is the kind's own, or not known."""
-    if kind not in _OWN:
+    if not kind.formats:
         return None
     try:
         with read_errors(path), opened(path, ahead=False) as stream:
@@ -56,9 +47,9 @@ def _other_format(kind: str, path: Path) -> Format | None:
         begins = not text.startswith(_NO_TEXT[:3])
         form = formats.TABLE if begins and _is_table(text, len(head) == HEAD) else None
         form = form or format_of_name(path)
-        if form is None and kind in _NOT_TEXT and _is_running_text(head, text):
+        if form is None and _is_running_text(head, text):
             form = formats.TEXT
-    return None if form in _OWN[kind][0] else form
+    return None if form in kind.formats else form
 
 
 def _is_table(text: str, is_cut: bool) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.arrow_batches import (
     arrow_errors,
     check_arrow,
@@ -15,17 +15,11 @@ from bert_jax.data_pipeline.sources.arrow_batches import (
 from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.rows import BATCH, column_names
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.storage.files import open_bytes
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = False
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("text", "title")
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
-EXTENSIONS = (".parquet",)
+_EXTENSIONS = (".parquet",)
 _BUFFER = 1 << 20  # bytes read at a time, so that a row group is not in memory as a whole
 
 
@@ -33,7 +27,13 @@ def find(spec: SourceSpec) -> Found:
     """Returns the Parquet files of the source."""
     check_arrow("Parquet files")
     described = "Parquet files (.parquet)"
-    return finding.find(spec, lambda path: path.suffix.lower() in EXTENSIONS, described, text=False)
+    return finding.find(
+        spec, lambda path: path.suffix.lower() in _EXTENSIONS, described, text=False
+    )
+
+
+def _is_own(path: Path) -> bool:
+    return path.suffix.lower() in _EXTENSIONS
 
 
 @contextmanager
@@ -68,3 +68,15 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
             BATCH, row_groups=range(part.start, stop), columns=column_names(spec), use_threads=False
         )
         yield from documents(part.path, spec, batches)
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    options=(TEXT, TITLE),
+    extensions=_EXTENSIONS,
+    plain_text=False,
+    formats=(formats.PARQUET,),
+    described="Parquet",
+)

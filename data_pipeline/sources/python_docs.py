@@ -11,23 +11,20 @@ import dataclasses
 import importlib.util
 import inspect
 import re
+import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import PACKAGES, Kind
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 from bert_jax.errors import UserError
 
-PLAIN_TEXT = True
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("packages",)
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
 TOPICS = "pydoc_data/topics.py"
 _LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")
 _WORD = re.compile("""["'(*]*[A-Za-z][A-Za-z\u2019'/-]*[.,;:!?)"'*]*""")
@@ -65,9 +62,6 @@ def _find(spec: SourceSpec, root: Path) -> Found:
     wanted = "Python sources"
     spec = dataclasses.replace(spec, path=root)
     return finding.find(spec, lambda path: True, wanted, ignored=ignored, text=False)
-
-
-ranges = whole_file  # a module is parsed as a whole
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
@@ -130,7 +124,7 @@ def _drop_code(text: str) -> tuple[str, int]:
     return "\n\n".join(kept), len(paragraphs) - len(kept)
 
 
-RULES: tuple[Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     replace("doctest", r"^[ \t]*>>>[^\n]*(?:\n[ \t]*\S[^\n]*)*", "", needles=(">>>",)),
     replace("heading", r"^[^\n]*\n[ \t]*(?:=|-|~|\*|\^|\"|#){3,}[ \t]*$", ""),
     # ":func:`x`" and "``x``" become x; topics use *x* and "x" instead.
@@ -143,4 +137,13 @@ RULES: tuple[Rule, ...] = (
     replace("literal_block_mark", r"::[ \t]*$", ":", needles=("::",)),
     Rule("not_prose", _drop_code),
     unwrap(),
+)
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    rules=_RULES,
+    options=(PACKAGES,),
+    locate=lambda path, data_dir: path or sysconfig.get_path("stdlib"),
 )

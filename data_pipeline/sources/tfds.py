@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.folders.datasets import PREPARED_FILES
@@ -10,6 +11,7 @@ from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import SPLIT, TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.prepared import (
     FEATURES,
     INFO,
@@ -29,20 +31,12 @@ from bert_jax.data_pipeline.sources.rows import (
     not_text,
     row_document,
 )
-from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError
 from bert_jax.storage.files import size_of
 from bert_jax.storage.remote import is_remote
 
-RULES: tuple[Rule, ...] = ()
-PLAIN_TEXT = False
-MARKUP = False
-OPTIONS: tuple[str, ...] = ("text", "title", "split")
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
 
-
-def dataset_path(text: str, data_dir: str) -> str:
+def _dataset_path(text: str, data_dir: str) -> str:
     """Returns the folder of a dataset: `text` itself, or, for a name as `tfds.load` takes it
     (wikipedia/20230601.en:1.0.0), the folder of this name below `data_dir`.
 
@@ -110,3 +104,14 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
         where = f"{part.path}: record {number}"
         values = {name: text_of(where, name, record[name]) for name in names}
         yield row_document(where, spec, values)
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    ranges,
+    options=(TEXT, TITLE, SPLIT),
+    locate=_dataset_path,
+    plain_text=False,
+    packages=("tensorflow-datasets",),
+)

@@ -17,22 +17,17 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import Kind
 from bert_jax.data_pipeline.sources.reading import lines
-from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES as RULES
+from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
 
-PLAIN_TEXT = True
-MARKUP = False
-OPTIONS: tuple[str, ...] = ()
-LIBRARIES: tuple[str, ...] = ()
-CUT_BECAUSE = CUT_REMEDY = ""
 _HEADER = r'<(?i:doc)(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>'
 _OPEN = re.compile(rf"{_HEADER}\s*")
 # A title may have quotation marks, and other attributes after it.
@@ -52,7 +47,7 @@ def find(spec: SourceSpec) -> Found:
     return finding.find(spec, lambda path: bool(_NAME.fullmatch(path.name)), described, text=False)
 
 
-def is_extracted(path: Path) -> bool:
+def _is_extracted(path: Path) -> bool:
     """Returns whether a file starts like WikiExtractor's output."""
     first = _first_line(path)
     return bool(_OPEN.fullmatch(first)) or {"title", "text"} <= _object(first).keys()
@@ -60,9 +55,6 @@ def is_extracted(path: Path) -> bool:
 
 def _first_line(path: Path) -> str:
     return next((line for line in lines(path) if line.strip()), "")
-
-
-ranges = whole_file  # its files are small
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
@@ -133,3 +125,13 @@ def _object(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+KIND: Final = Kind(
+    find,
+    read,
+    rules=RULES,
+    begins=_is_extracted,
+    formats=(formats.EXTRACTED, formats.JSON, formats.TEXT),
+    described="WikiExtractor output",
+)

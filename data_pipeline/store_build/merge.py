@@ -216,9 +216,9 @@ def _warnings(
     if cut_files:
         kind, name = kind_of(spec), printable(Path(cut_files[0]).name)
         warnings.append(
-            f"{count(len(cut_files), 'file')} with {kind.CUT_BECAUSE} (such as {name}): "
+            f"{count(len(cut_files), 'file')} with {kind.cut_because} (such as {name}): "
             f"cut into {total['cut_documents']:,} documents of {spec.document_lines} lines; "
-            f"{kind.CUT_REMEDY}, or choose another length with ,lines=N in --source"
+            f"{kind.cut_remedy}, or choose another length with ,lines=N in --source"
         )
     kept = total["documents"] - total["dropped_documents"] - repeated
     if kept < FEW_DOCUMENTS:
@@ -238,7 +238,7 @@ def _warn_of_much_held_out(
         tokens = held_out["tokens"] + train["tokens"]
         several = held_out["documents"] + train["documents"] >= FEW_DOCUMENTS  # else `_warnings`
         if several and held_out["tokens"] > (share + _MUCH) * tokens:
-            remedy = kind_of(spec).CUT_REMEDY
+            remedy = kind_of(spec).cut_remedy
             entry["warnings"].append(
                 f"{held_out['tokens'] / tokens:.0%} of the tokens are held out, because documents "
                 "are held out as a whole; more and shorter ones leave more text to train on"

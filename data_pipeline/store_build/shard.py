@@ -211,7 +211,7 @@ def cleaned(
         text, counts = document.plain_text(text)
     text, fired = clean(
         text,
-        kind_of(spec).RULES,
+        kind_of(spec).rules,
         title=document.title,
         line_paragraphs=document.line_paragraphs,
         sentences_given=document.sentences_given,

@@ -123,7 +123,7 @@ def _options(spec: SourceSpec) -> dict[str, Any]:
 
 def _libraries(spec: SourceSpec) -> dict[str, str]:
     """Returns the versions of the packages that decide what a source's kind reads."""
-    return {name: importlib.metadata.version(name) for name in kind_of(spec).LIBRARIES}
+    return {name: importlib.metadata.version(name) for name in kind_of(spec).libraries}
 
 
 def _position(part: Range) -> list[int]:

@@ -15,9 +15,9 @@ from bert_jax.data_pipeline.store_build.shard_files import Unit
 
 _NAME: Final = "bert-jax-worker"
 _ALWAYS: Final = ("etils[epath]", "gcsfs", "numpy", "rich", "sentencex", "tokenizers")
-_FILES: Final = ("errors.py", "exit_codes.py", "storage/*.py", "data_pipeline/**/*.py")
-# Besides the LIBRARIES of a kind, whose version decides what is read. Beam has pyarrow.
-_OF_KIND: Final = {"tfds": ("tensorflow-datasets",)}
+_FILES: Final = (
+    "errors.py", "exit_codes.py", "extensions/*.py", "storage/*.py", "data_pipeline/**/*.py"
+)  # fmt: skip
 _SETUP: Final = """from setuptools import setup
 
 setup(name={name!r}, version={version!r}, packages={packages!r}, install_requires={requires!r})
@@ -58,8 +58,8 @@ def write_package(folder: Path, units: Sequence[Unit]) -> Path:
 def _pins(units: Sequence[Unit]) -> list[str]:
     """Returns the requirements of some units, each with the version that this machine has."""
     names = set(_ALWAYS)
-    for source in {unit.source for unit in units}:
-        names |= {*kind_of(source).LIBRARIES, *_OF_KIND.get(source.kind, ())}
+    for kind in {kind_of(unit.source) for unit in units}:
+        names |= {*kind.libraries, *kind.packages}
     if any(unit.signatures for unit in units):
         names.add("rensa")
     return [

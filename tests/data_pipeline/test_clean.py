@@ -120,7 +120,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "rule", "text", "cleaned"), CASES)
 def test_rule(kind: str, rule: str, text: str, cleaned: str) -> None:
-    result, counts = clean(text, KINDS[kind].RULES)
+    result, counts = clean(text, KINDS[kind].rules)
     assert result == cleaned
     assert counts[rule] >= 1
 
@@ -154,13 +154,13 @@ def test_rule(kind: str, rule: str, text: str, cleaned: str) -> None:
     ],
 )
 def test_prose_is_left_alone(kind: str, text: str) -> None:
-    assert clean(text, KINDS[kind].RULES) == (text, {})
+    assert clean(text, KINDS[kind].rules) == (text, {})
 
 
 def test_every_rule_of_every_kind_has_a_case() -> None:
     covered = {(kind, rule) for kind, rule, _, _ in CASES}
-    own = {kind: module.RULES for kind, module in KINDS.items() if kind != "dump"}
-    assert KINDS["dump"].RULES is own["wikiextractor"]
+    own = {kind: row.rules for kind, row in KINDS.items() if kind != "dump"}
+    assert KINDS["dump"].rules is own["wikiextractor"]
     rules = {(kind, rule.name) for kind, some in own.items() for rule in some}
     assert rules <= covered
 
