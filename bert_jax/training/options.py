@@ -30,14 +30,15 @@ class RunOptions:
     stop_after: int | None = None
 
     @classmethod
-    def parse(cls, **given: Any) -> "RunOptions":
+    def parse(
+        cls, *, profile: str | None = None, time_budget: str | None = None, **others: Any
+    ) -> "RunOptions":
         """Returns the options, with durations and steps in words; UsageError for a wrong one."""
-        steps, budget = given.get("profile"), given.get("time_budget")
-        parsed = {
-            "profile": Steps.parse(steps) if steps else None,
-            "time_budget": None if budget is None else duration.parse("time_budget", budget),
-        }
-        return cls(**{**given, **parsed})
+        return cls(
+            profile=Steps.parse(profile) if profile else None,
+            time_budget=None if time_budget is None else duration.parse("time_budget", time_budget),
+            **others,
+        )
 
 
 DEFAULTS: Final = RunOptions()
