@@ -1,4 +1,4 @@
-"""How often the intervals of an ablation's difference hold the truth, in simulated reports.
+"""Coverage of the intervals of an ablation's difference, in simulated reports.
 
     python benchmarks/ablation_coverage.py --resamples=1000 --out=coverage.jsonl
     python benchmarks/ablation_coverage.py --reports=400 --only=lognormal    # some cells, roughly

@@ -1,4 +1,4 @@
-"""What pretraining is worth in tasks: fine-tuning from an encoder and from random weights.
+"""The worth of pretraining in tasks: fine-tuning from an encoder and from random weights.
 
     python benchmarks/finetune_learning.py --pretrained=RUN --data=REAL_DATA --out=FOLDER
     python benchmarks/finetune_learning.py --pretrained=RUN --published=RUN2 --tasks=sst2 …

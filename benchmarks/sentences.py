@@ -71,7 +71,7 @@ def sentencex_alone(line: str, language: str) -> list[str]:
 
 
 def changed(line: str, pieces: list[str], alone: list[str]) -> bool:
-    """Whether a boundary is missing, or a new one is outside all quotations and brackets.
+    """Returns whether a boundary is missing, or a new one is outside all quotations and brackets.
 
     A boundary is the gap between the last character before it and the first after it that are
     neither a space nor a mark.

@@ -27,7 +27,7 @@ _PRODUCT = ("bert_jax", "configs", "data_pipeline", "launch", "requirements/tpu.
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """What travels.
+    """The archive of code and config that is sent to the hosts.
 
     digest: sha256 of `archive`, an uncompressed tar that is the same for the same content.
     version: the release to install where `has_code` is false.

@@ -1,4 +1,4 @@
-"""Whether a run is what the plan says. A verdict compares no other runs.
+"""Checks that a run is what the plan says. A verdict compares no other runs.
 
 What is compared: the configuration of the run and of its checkpoints, without the paths of data;
 digests of its store, its held-out text and the files of its tasks; the sources; the forms in which
@@ -40,8 +40,8 @@ _DIGEST: Final = 12  # shown characters
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What a workdir says of its run.
+class RunRecord:
+    """The record of a run in its workdir.
 
     Attributes:
         config_json: empty if it is damaged, None without one.
@@ -53,7 +53,7 @@ class Told:
     checkpoints: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def read(cls, own: Workdir) -> "Told":
+    def read(cls, own: Workdir) -> "RunRecord":
         try:
             known = description.read(own) if description.has_config_json(own) else None
         except UserError:
@@ -79,11 +79,11 @@ class Workdirs:
 
     def __init__(self, root: AblationDir):
         self.root = root
-        self._told = functools.cache(Told.read)
+        self._record = functools.cache(RunRecord.read)
 
-    def of(self, run: Run, task: str = "") -> Told:
+    def of(self, run: Run, task: str = "") -> RunRecord:
         """task: for the run that was fine-tuned for it."""
-        return self._told(self.root.run(run, task))
+        return self._record(self.root.run(run, task))
 
 
 def differences(ablation: Ablation, workdirs: Workdirs, run: Run, plan: Record) -> list[str]:
@@ -125,10 +125,10 @@ def of_task_values(
     files = plan.get("task_files", {}).get(measure.removeprefix(tasks.PREFIX), {})
     planned = files.get("held_out", about["held_out"])  # not in the records of earlier versions
     found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
-    told = workdirs.of(run, measure)
-    if not told.started:
-        found.append(f"{measure}: {told.workdir} is missing, the run that its values are of")
-    if (known := told.config_json) and known.get("run_id") != about["run_id"]:
+    record = workdirs.of(run, measure)
+    if not record.started:
+        found.append(f"{measure}: {record.workdir} is missing, the run that its values are of")
+    if (known := record.config_json) and known.get("run_id") != about["run_id"]:
         found.append(f"{measure}: its values are those of another run ({about['run_id']})")
     if known and about["step"] != (
         steps := completed(known["config"], Config)["phases"][0]["steps"]
@@ -145,8 +145,8 @@ def between(
     ids, starts = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
     for run in runs:
         own = workdirs.of(run)
-        for told in (own, *(workdirs.of(run, task) for task in ablation.tasks)):
-            for run_id in told.run_ids:
+        for record in (own, *(workdirs.of(run, task) for task in ablation.tasks)):
+            for run_id in record.run_ids:
                 ids.setdefault(run_id, []).append(run.name)
         if run.config.init and own.config_json:
             by_digest = starts.setdefault(run.config.init, {})
@@ -206,9 +206,9 @@ def unusual(groups: Mapping[Key, Sequence[str]]) -> list[Key]:
     return [key for key in groups if len(groups) > 1 and largest != [key]]
 
 
-def software(told: Told) -> dict[str, str]:
+def software(record: RunRecord) -> dict[str, str]:
     """Returns the versions and the devices that a run was last trained with."""
-    known = told.config_json or {}
+    known = record.config_json or {}
     mesh = known.get("devices", {}).get("mesh", {})
     devices = {"devices": f"{math.prod(mesh.values())} {known['devices']['kind']}"} if mesh else {}
     return {**known.get("versions", {}), **devices}
@@ -217,13 +217,13 @@ def software(told: Told) -> dict[str, str]:
 def _of_task(
     ablation: Ablation, workdirs: Workdirs, run: Run, measure: str, plan: Record
 ) -> list[str]:
-    told, start = workdirs.of(run, measure), str(workdirs.root.run(run))
+    record, start = workdirs.of(run, measure), str(workdirs.root.run(run))
     config = tasks.config_of(ablation.values, measure, run.config.model, start, run.seed)
     name = measure.removeprefix(tasks.PREFIX)
     data = {"tokenizer": _store_of(plan, run)["tokenizer"]}
     data |= plan.get("task_files", {}).get(name, {})
-    found = _of_workdir(told, config, data, _TASK_PATHS)
-    known = told.config_json
+    found = _of_workdir(record, config, data, _TASK_PATHS)
+    known = record.config_json
     init = str(known["config"].get("init")) if known else start
     if not init.endswith(f"/{run.name}"):
         found.append(f"config.init={init}, not {start}")
@@ -231,29 +231,29 @@ def _of_task(
 
 
 def _of_workdir(
-    told: Told, config: Config, data: Mapping[str, Any], paths: re.Pattern[str]
+    record: RunRecord, config: Config, data: Mapping[str, Any], paths: re.Pattern[str]
 ) -> list[str]:
     """Returns in what the configurations and the data of a workdir are not as planned."""
     expected = flatten({"config": recorded(config)})
     found = dict[str, None]()
-    if told.started and not told.config_json:
-        what = "is missing" if told.config_json is None else "cannot be read"
-        found[f"{told.workdir.config_json} {what}"] = None
-    if len(told.run_ids) > 1:
-        found[f"config.json and its checkpoints are of runs {', '.join(told.run_ids)}"] = None
-    for each in told.all:
+    if record.started and not record.config_json:
+        what = "is missing" if record.config_json is None else "cannot be read"
+        found[f"{record.workdir.config_json} {what}"] = None
+    if len(record.run_ids) > 1:
+        found[f"config.json and its checkpoints are of runs {', '.join(record.run_ids)}"] = None
+    for each in record.all:
         try:
             settings = flatten({"config": completed(each["config"], Config)})
             digests = {key: each["data"].get(key) for key in data}
         except (KeyError, TypeError, AttributeError):
-            return [f"{told.workdir}: a configuration of another form"]
+            return [f"{record.workdir}: a configuration of another form"]
         for key, text in _differing(settings, expected):
             if not paths.fullmatch(key):
                 found[f"{key}{text}"] = None
         for key in ("tokenizer", "train", "held_out"):
             if key in data:
                 found |= dict.fromkeys(_digest(f"data.{key}", digests[key], data[key]))
-    for entry in (told.config_json or {}).get("adopted", ()):
+    for entry in (record.config_json or {}).get("adopted", ()):
         found[f"step {entry.get('step')} adopted from run {entry.get('run_id')}"] = None
     return list(found)
 

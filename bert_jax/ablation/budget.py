@@ -1,4 +1,4 @@
-"""What the runs of an ablation spend: updates, real tokens, positions and FLOPs.
+"""Budgets of the runs of an ablation: updates, real tokens, positions and FLOPs.
 
 All variants spend alike, as `config.equal` says, in each phase: the reference decides how much, and
 the steps of the others follow, rounded. Warmups are scaled with the steps. What remains different
@@ -27,8 +27,8 @@ _CONFOUNDING: Final = ("steps", "real_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
-    """What a run of a variant spends."""
+class Budget:
+    """The budget of one run of a variant."""
 
     steps: float  # updates
     real_tokens: float  # padding not counted
@@ -38,7 +38,7 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-    """What a variant spends beside the reference, in words.
+    """The budget of a variant next to that of the reference, in words.
 
     Attributes:
         others: ratios over 2 %, such as "31 % more updates"; without `cost`.
@@ -54,12 +54,12 @@ class Contrast:
 
     @property
     def is_attributable(self) -> bool:
-        """Whether a difference is that of the setting alone."""
+        """Returns whether a difference is that of the setting alone."""
         return not self.confounds and not self.unknown
 
     @property
     def text(self) -> str:
-        """What a verdict says of it, "" where nothing differs."""
+        """Returns the words for a verdict, "" where nothing differs."""
         parts = [f", with {_listed(self.others)}"] if self.others else []
         parts += [f"; costs {self.cost}"] if self.cost else []
         why = [_listed(self.confounds)] if self.confounds else []
@@ -71,7 +71,7 @@ class Contrast:
         return "".join(parts)
 
 
-def contrast(own: Spent, reference: Spent, consequences: Sequence[str] = ()) -> Contrast:
+def contrast(own: Budget, reference: Budget, consequences: Sequence[str] = ()) -> Contrast:
     """Returns what a variant spends beside the reference.
 
     consequences: names of what the setting itself decides, see `AblationConfig`.
@@ -100,7 +100,7 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def spend_alike(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict[str, Spent]]:
+def equalize_budgets(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict[str, Budget]]:
     """Returns the ablation with the steps of each variant, and what a run of each is to spend.
 
     Raises:
@@ -118,19 +118,19 @@ def spend_alike(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict[str,
         ]
         variants.append(dataclasses.replace(variant, config=_with_steps(variant.config, steps)))
         parts = list(zip(steps, per_step[variant.name], strict=True))
-        spent[variant.name] = Spent(
+        spent[variant.name] = Budget(
             *(
                 sum(number * getattr(each, field.name) for number, each in parts)
-                for field in dataclasses.fields(Spent)
+                for field in dataclasses.fields(Budget)
             )
         )
     return dataclasses.replace(ablation, variants=tuple(variants)), spent
 
 
-def _per_step(config: Config, store: TokenStore) -> list[Spent]:
+def _per_step(config: Config, store: TokenStore) -> list[Budget]:
     """Returns what a step of each phase spends."""
     return [
-        Spent(
+        Budget(
             1,
             _real_tokens(config, phase, store),
             phase.batch_size * phase.row_tokens,
@@ -145,7 +145,7 @@ def _real_tokens(config: Config, phase: PhaseConfig, store: TokenStore) -> float
     return phase.batch_size * phase.row_tokens * fill_rate
 
 
-def _steps(equal: str, steps: int, theirs: Spent, ours: Spent) -> int:
+def _steps(equal: str, steps: int, theirs: Budget, ours: Budget) -> int:
     """Returns the steps with which a variant spends what the reference spends in `steps`."""
     return max(1, round(steps * getattr(theirs, equal) / getattr(ours, equal)))
 
@@ -162,7 +162,7 @@ def _with_steps(config: Config, steps: Sequence[int]) -> Config:
     return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
-def measured(workdir: Workdir, run: Run, planned: Spent) -> tuple[Spent, bool]:
+def measured(workdir: Workdir, run: Run, planned: Budget) -> tuple[Budget, bool]:
     """Returns what a run that was trained to its last step spent, by its own records: the updates
     that were not skipped, and the real tokens of its batches; and whether the records are whole,
     those of every `log_every_steps` to the last. Positions and FLOPs follow from the
@@ -196,7 +196,7 @@ def _intervals(found: Iterable[Mapping]) -> Iterator[tuple[int, Mapping]]:
         before = record["step"]
 
 
-def mean(spent: Sequence[Spent]) -> Spent:
+def mean(spent: Sequence[Budget]) -> Budget:
     """Returns what several runs spent on average."""
-    names = [field.name for field in dataclasses.fields(Spent)]
-    return Spent(*(sum(getattr(each, name) for each in spent) / len(spent) for name in names))
+    names = [field.name for field in dataclasses.fields(Budget)]
+    return Budget(*(sum(getattr(each, name) for each in spent) / len(spent) for name in names))

@@ -1,4 +1,4 @@
-"""Which objectives were not learned: no better than a constant answer."""
+"""Finds objectives that were not learned: no better than a constant answer."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

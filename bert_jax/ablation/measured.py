@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from bert_jax.ablation import as_planned
-from bert_jax.ablation.budget import Spent
+from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.tasks import is_task
 from bert_jax.metrics import records
@@ -35,7 +35,7 @@ class Measured:
     metrics: Mapping[str, Mapping[str, Any]]
     bigram_loss: float
     sources: Sequence[str]
-    spent: Spent
+    spent: Budget
     is_recorded: bool  # updates and real tokens of `spent`, else they are not known
     software: Mapping[str, str]  # package -> version, "devices" -> kind and number
     seconds: float  # that its evaluation took, fine-tuning for tasks included
@@ -131,12 +131,12 @@ def _beyond(sums: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 
 def _is_outside(value: float | None, most: float) -> bool:
-    """Whether a mean is a number that is not from 0 to `most`."""
+    """Returns whether a mean is a number that is not from 0 to `most`."""
     return records.is_finite(value) and not -_ROUNDING <= value <= most + _ROUNDING
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number, finite or not; JSON has null for one that is not."""
+    """Returns whether a value is a number, finite or not; JSON has null for one that is not."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 

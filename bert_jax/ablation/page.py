@@ -34,7 +34,7 @@ def title(results: Results) -> str:
 def page_of(
     results: Results,
     rows: Sequence[Mapping[str, Any]],
-    told: Sequence[str],
+    conclusions: Sequence[str],
     runs: Mapping[str, Spending],
     plans: Mapping[str, str],
 ) -> Page:
@@ -42,13 +42,13 @@ def page_of(
 
     Args:
         rows: those of `differences.csv`.
-        told: the verdicts, and what limits them.
+        conclusions: the verdicts, and what limits them.
         runs: what each measured run spent.
         plans: the digest of each run's training examples.
     """
     page = Page(title(results))
     page.heading("What was shown, and what was not")
-    for line in told:
+    for line in conclusions:
         page.text(line)
     figures = _bars(results)
     if primary := figures.pop(results.ablation.values.primary, None):

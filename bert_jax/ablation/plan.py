@@ -1,10 +1,10 @@
-"""What an ablation would run: steps, tokens, FLOPs, hours, detectable differences."""
+"""The plan of an ablation: steps, tokens, FLOPs, hours, detectable differences."""
 
 import shlex
 from collections.abc import Sequence
 
 from bert_jax.ablation import spec, statistics
-from bert_jax.ablation.budget import Spent, contrast
+from bert_jax.ablation.budget import Budget, contrast
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.sentences import by_seeds, too_few_documents
@@ -46,7 +46,7 @@ def text(runs: Sequence[Run], results: Results) -> str:
     return "\n".join(lines)
 
 
-def _beside(each: Spent, reference: Spent) -> str:
+def _beside(each: Budget, reference: Budget) -> str:
     """Returns what differs from the reference: "steps +0.5%, tokens +0.1%, FLOPs +2%"."""
     ratios = {
         "steps": each.steps / reference.steps,

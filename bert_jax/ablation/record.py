@@ -1,4 +1,4 @@
-"""What was planned, as `ablate run` records it in the workdir of an ablation.
+"""The record of a plan, which `ablate run` writes to the workdir of an ablation.
 
 The keys of `ablation.json`:
     config              values of its file, `AblationConfig`
@@ -71,7 +71,8 @@ def describe(ablation: Ablation) -> dict[str, Any]:
 
 
 def _is_ablation(folder: epath.Path) -> bool:
-    """Whether `claim` wrote to a folder, or is about to: runs may be made before, elsewhere."""
+    """Returns whether `claim` wrote to a folder, or is about to: runs may be made before,
+    elsewhere."""
     own = AblationDir.open(folder)
     if not own.record.exists():
         names = (path.name for path in folder.iterdir())

@@ -39,17 +39,17 @@ def write(results: Results, stores: Stores) -> None:
     report itself took."""
     begun = time.perf_counter()
     folder = results.workdir
-    rows, told = list(rows_of(results)), sentences.told(results)
+    rows, conclusions = list(rows_of(results)), sentences.conclusions(results)
     _write_csv(folder.differences, rows)
-    put(folder.report.with_suffix(".md"), _markdown(results, rows, told).encode())
+    put(folder.report.with_suffix(".md"), _markdown(results, rows, conclusions).encode())
     runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
-    page_of(results, rows, told, runs, plans).save(folder.report)
-    values = _values(results, rows, told, runs, plans)
+    page_of(results, rows, conclusions, runs, plans).save(folder.report)
+    values = _values(results, rows, conclusions, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun
     text = json.dumps(strict(values), indent=2, allow_nan=False) + "\n"
     put(folder.report.with_suffix(".json"), text.encode())
     record.note_report(folder, results.seen)
-    for line in (sentences.progress(results), *told):
+    for line in (sentences.progress(results), *conclusions):
         console.print(line, markup=False)
     total = sum(each.total_seconds for each in runs.values())
     console.print(
@@ -93,7 +93,7 @@ def _write_csv(path: epath.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _values(
     results: Results,
     rows: Sequence[Mapping[str, Any]],
-    told: Sequence[str],
+    conclusions: Sequence[str],
     runs: Mapping[str, Spending],
     plans: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _values(
         "commands": record.commands(results.workdir),
         "software": spending.software(runs.values()),
         "verdicts": sentences.verdicts(results),
-        "told": told,
+        "told": conclusions,
         "excluded": results.excluded,
         "differences": rows,
         "planned": {name: vars(each) for name, each in results.planned.items()},
@@ -122,13 +122,15 @@ def _values(
     }
 
 
-def _markdown(results: Results, rows: Sequence[Mapping[str, Any]], told: Sequence[str]) -> str:
+def _markdown(
+    results: Results, rows: Sequence[Mapping[str, Any]], conclusions: Sequence[str]
+) -> str:
     lines = [
         f"# {title(results)}",
         "",
         sentences.progress(results) + ".",
         "",
-        *(f"- {line}" for line in told),
+        *(f"- {line}" for line in conclusions),
     ]
     for header, shown in differences(rows):
         lines += ["", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]

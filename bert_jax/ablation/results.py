@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.ablation import as_planned, budget, state, statistics
 from bert_jax.ablation.as_planned import Workdirs
-from bert_jax.ablation.budget import Contrast, Spent
+from bert_jax.ablation.budget import Budget, Contrast
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.measured import (
     REMEDY,
@@ -51,7 +51,7 @@ class Results:
     runs: Sequence[Run]
     states: Mapping[str, RunState]
     measured: Mapping[str, Measured]
-    planned: Mapping[str, Spent]
+    planned: Mapping[str, Budget]
     unplanned: Mapping[str, Sequence[str]]
     record: Record
 
@@ -102,8 +102,8 @@ class Results:
         return [name for name in own if name in self.unplanned]
 
     def failed_more(self, compared: str, found: Difference) -> bool:
-        """Whether the better one of two variants has more failed runs, which are in no mean: those
-        that remain are its better ones."""
+        """Returns whether the better one of two variants has more failed runs, which are in no
+        mean: those that remain are its better ones."""
         variant, other = (len(self.failed(name)) for name in self.ablation.compared[compared])
         return variant > other if found.mean < 0 else other > variant
 
@@ -117,7 +117,7 @@ class Results:
         return tuple(seed for seed in self.ablation.seeds if seed in first & set().union(*others))
 
     @functools.cached_property
-    def spent(self) -> dict[str, Spent]:
+    def spent(self) -> dict[str, Budget]:
         """Returns what the runs of each variant that count spent on average; as planned without
         one."""
         found = {}
@@ -172,8 +172,8 @@ class Results:
 
     @functools.cached_property
     def differences(self) -> list[tuple[str, str, str, str, Difference]]:
-        """Of each (measure, what, source, compared): loss in nats and accuracy, in all text ("")
-        and in each source; for `compared` see `Ablation.compared`."""
+        """One row per (metric, quantity, source, compared): loss in nats and accuracy, in all text
+        ("") and in each source; for `compared` see `Ablation.compared`."""
         rows = []
         for measure in self.ablation.measures:
             for what in ("loss", "correct"):
@@ -246,7 +246,7 @@ def read(
     ablation: Ablation,
     workdir: AblationDir,
     runs: Sequence[Run],
-    planned: Mapping[str, Spent],
+    planned: Mapping[str, Budget],
     record: Record,
 ) -> Results:
     """Reads what the runs in a workdir have given so far.
@@ -287,7 +287,7 @@ def _measured(
     dirs: Workdirs,
     run: Run,
     of_text: Values,
-    planned: Mapping[str, Spent],
+    planned: Mapping[str, Budget],
     record: Record,
 ) -> tuple[Measured, list[str]]:
     """Returns the values of a run, and in what they are not as planned."""

@@ -1,4 +1,4 @@
-"""What an ablation has shown and what not, in sentences.
+"""Conclusions of an ablation, in sentences: which differences are significant.
 
 A difference is always that of a variant minus the reference: of losses in nats, below zero is
 better.
@@ -218,7 +218,7 @@ def software(results: Results) -> Iterator[str]:
             yield f"Not all runs were made with the same {package}: {'; '.join(parts)}."
 
 
-def told(results: Results) -> list[str]:
+def conclusions(results: Results) -> list[str]:
     """Returns the verdicts, and all that limits what they say."""
     return [
         *verdicts(results),

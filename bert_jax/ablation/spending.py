@@ -1,4 +1,4 @@
-"""What the runs of an ablation spent: time by cause, memory, and the software that made them."""
+"""Measured cost of the runs of an ablation: time by cause, memory, and their software."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from bert_jax.storage import json_record
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """Of one run, as measured; it differs between repetitions."""
+    """The measured cost of one run; it differs between repetitions."""
 
     wall_seconds: float  # from the first start to the last record of training
     seconds: Mapping[str, float]  # the same by cause, see `metrics/goodput.py`

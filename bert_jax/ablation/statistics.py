@@ -49,7 +49,7 @@ FEW_DOCUMENTS: Final = 30  # effective; below, a verdict has a warning
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a variant to the reference in one measure."""
+    """The difference of a variant to the reference in one measure."""
 
     mean: float
     seeds: int  # that both have
@@ -69,7 +69,7 @@ class Difference:
 
     @property
     def judged(self) -> bool:
-        """Whether there are seeds and documents enough for a verdict."""
+        """Returns whether there are seeds and documents enough for a verdict."""
         return self.seeds >= FEWEST_SEEDS and self.effective_documents >= FEWEST_DOCUMENTS
 
     def detectable(self, seeds: int) -> float:
@@ -79,7 +79,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a difference among those of all variants."""
+    """The verdict on a difference, among those of all variants."""
 
     adjusted_p: float  # after Holm's correction; NaN without a verdict
     shown: bool | None  # None: no verdict, of too few seeds or documents

@@ -80,7 +80,7 @@ class Report:
 
     @property
     def whole(self) -> bool:
-        """Whether the report covers all phases of the run."""
+        """Returns whether the report covers all phases of the run."""
         return len(self.phases) == len(self.config.phases)
 
     @property

@@ -1,4 +1,4 @@
-"""What `bert-jax compile` prints, and shows on a page."""
+"""Sections of the report that `bert-jax compile` prints, and shows on a page."""
 
 import functools
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _title(phase: PhaseReport, report: Report) -> tuple[str, list[str]]:
 
 
 def _memory(phase: PhaseReport, tpu_slice: Slice) -> Section:
-    """Whether a phase fits, and what would help if it does not."""
+    """Returns whether a phase fits, and what would help if it does not."""
     memory, device = phase.memory, _device(tpu_slice)
     limit = f" of {_bytes(memory.limit)}" if memory.limit else ""
     fits = "fits" if memory.fits else "DOES NOT FIT"

@@ -42,7 +42,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if workdir.record.exists() or not values.plan:
         tasks.check_local(ablation.measures, str(workdir))
         record.claim(workdir, ablation)
-    ablation, spent = budget.spend_alike(ablation, open_stores(ablation.variants))
+    ablation, spent = budget.equalize_budgets(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
     if values.plan and values.commands:
         print(plan.commands(ablation, runs, workdir))
@@ -90,7 +90,7 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     base = record.base_of(workdir, recorded)
     ablation = spec.read(to_dict(record.values_of(recorded)), base)
     opened = open_stores(ablation.variants)
-    ablation, spent = budget.spend_alike(ablation, opened)
+    ablation, spent = budget.equalize_budgets(ablation, opened)
     found = results.read(ablation, workdir, spec.runs(ablation), spent, recorded)
     if not found.measured and found.unplanned:
         raise UserError(f"{workdir}: no run counts. {' '.join(sentences.excluded(found))}")

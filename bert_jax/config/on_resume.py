@@ -1,4 +1,4 @@
-"""Whether a setting may change when a run resumes, stated where the setting is declared."""
+"""States where a setting is declared if it may change when a run resumes."""
 
 import dataclasses
 import enum
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class OnResume(enum.Enum):
-    """Whether a run may resume with another value of a setting.
+    """Answers to: may a run resume with another value of a setting?
 
     The values are what the table of keys in docs/configs.md says.
     """

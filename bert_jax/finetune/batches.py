@@ -23,7 +23,7 @@ from bert_jax.finetune.tasks.encoding import Encoded, Targets
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the examples of an epoch are.
+    """Places of the examples of an epoch.
 
     Attributes:
         order: int64 [E], the examples batch by batch.

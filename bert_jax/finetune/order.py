@@ -82,7 +82,7 @@ def pack(lengths, row_tokens, most_examples):
 
 @compiled
 def _fits(lengths, room):
-    """Whether the sequences of an example fit into the strips of a row with this room."""
+    """Returns whether the sequences of an example fit into the strips of a row with this room."""
     return _place(lengths, room.copy(), np.empty(len(lengths), np.int64))
 
 

@@ -25,7 +25,7 @@ _SEED: Final = re.compile(r"seed-\d+")
 
 
 def _has_seeds(folder: epath.Path) -> bool:
-    """Whether a folder has nothing but the runs of several seeds and their results."""
+    """Returns whether a folder has nothing but the runs of several seeds and their results."""
     names = {path.name for path in folder.iterdir()}
     if not all(name == FILE or _SEED.fullmatch(name) for name in names):
         return False

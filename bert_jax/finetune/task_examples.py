@@ -32,7 +32,7 @@ from bert_jax.workdir.layout import Workdir
 
 
 class Evaluated(NamedTuple):
-    """Of the held-out examples: their values, and the loss beside trivial predictions."""
+    """Values of the held-out examples, and the loss next to that of trivial predictions."""
 
     values: PerExample
     metrics: Mapping[str, float]

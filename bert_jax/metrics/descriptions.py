@@ -1,4 +1,4 @@
-"""What each scalar of a run measures: the text behind the (i) of a TensorBoard chart."""
+"""Descriptions of the scalars of a run: the text behind the (i) of a TensorBoard chart."""
 
 from typing import Final
 

@@ -191,7 +191,7 @@ def _diff(values: Values) -> str:
 
 
 def _on_resume(key: str) -> OnResume:
-    """Whether a setting may change; digests and numbers of the data may not."""
+    """Returns whether a setting may change; digests and numbers of the data may not."""
     group, _, name = key.partition(".")
     return on_resume(Config, name) if group == "config" else OnResume.FIXED
 

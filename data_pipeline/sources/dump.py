@@ -56,7 +56,8 @@ def find(spec: SourceSpec) -> Found:
 
 
 def _is_alone(path: Path) -> bool:
-    """Whether a file is too large for one range, and compressed such that it cannot be cut."""
+    """Returns whether a file is too large for one range, and compressed such that it cannot be
+    cut."""
     suffix = path.suffix.lower()
     with read_errors(path, "download it again"):
         if suffix not in COMPRESSED or size_of(path) <= RANGE_BYTES:

@@ -155,7 +155,8 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
 
 
 def _has_columns(head: bytes) -> bool:
-    """Whether all complete lines have the same number of tabs, those of an indent not counted."""
+    """Returns whether all complete lines have the same number of tabs, those of an indent not
+    counted."""
     lines = [line.strip() for line in head.split(b"\n")[:-1]]
     tabs = {line.count(b"\t") for line in lines if line}
     return len(list(filter(None, lines))) >= _FEWEST_ROWS and len(tabs) == 1 and tabs != {0}

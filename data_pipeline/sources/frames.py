@@ -66,7 +66,7 @@ class Frames:
 
     @property
     def is_open(self) -> bool:
-        """Whether a frame began the last text and none ended it."""
+        """Returns whether a frame began the last text and none ended it."""
         return self._is_text and bool(self._begun)
 
     def _is_small_print(self, line: str) -> bool:

@@ -60,7 +60,7 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a line is; its number in the file is determined for messages alone."""
+    """The place of a line; its number in the file is determined for messages alone."""
 
     part: Range
     number: int  # in the range, from 0

@@ -1,4 +1,4 @@
-"""What a kind of source consists of: three functions, and facts about its files."""
+"""A kind of source: three functions, and facts about its files."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

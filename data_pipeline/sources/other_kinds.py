@@ -53,7 +53,8 @@ def _other_format(kind: Kind, path: Path) -> Format | None:
 
 
 def _is_table(text: str, is_cut: bool) -> bool:
-    """Whether all rows have as many values as the header, which has no spaces around its names."""
+    """Returns whether all rows have as many values as the header, which has no spaces around its
+    names."""
     for delimiter in (",", ";", "\t"):
         try:
             rows = list(csv.reader(text.splitlines(keepends=True), delimiter=delimiter))
@@ -68,7 +69,7 @@ def _is_table(text: str, is_cut: bool) -> bool:
 
 
 def _is_running_text(head: bytes, text: str) -> bool:
-    """Whether a file begins with text in UTF-8 that is not of JSON or markup."""
+    """Returns whether a file begins with text in UTF-8 that is not of JSON or markup."""
     try:
         head[:-4].decode()  # without a character that the end of the head may cut
     except UnicodeDecodeError as error:

@@ -151,7 +151,7 @@ def _check_records(path: Path, records: int) -> None:
 
 
 def is_text(feature: Any) -> bool:
-    """Whether the values of a feature are strings."""
+    """Returns whether the values of a feature are strings."""
     return feature.shape == () and np.dtype(feature.np_dtype) == object
 
 

@@ -93,7 +93,7 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
             assert read(both, store).variants[1].config.data.store == str(other.path)
         task = {"measures": ("task/pairs",), "primary": "task/pairs", "tasks": own}
         ablation = read(ablated.write(tmp_path, variants=variants, **task), store)
-        ablation, spent = budget.spend_alike(ablation, open_stores(ablation.variants))
+        ablation, spent = budget.equalize_budgets(ablation, open_stores(ablation.variants))
         assert spent["b"].steps > 0
         words = spec.words(ablation, spec.runs(ablation)[1], "A")
         assert f"--config.data.store={other.path}" in words

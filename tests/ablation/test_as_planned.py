@@ -167,7 +167,7 @@ def test_a_run_of_the_reference_that_is_another_leaves_no_verdict_at_all(made):
     found = made.results()
     assert sentences.verdicts(found) == ["span: no verdict: token/2 is not as planned."]
     line = "token/2 is in no mean: not as planned: config.optimizer.eps=0.001, not 1e-06."
-    assert line in sentences.told(found)
+    assert line in sentences.conclusions(found)
 
 
 def test_copies_of_one_run_without_their_config_json_give_no_verdict(made):
@@ -245,7 +245,7 @@ def test_versions_and_devices_that_differ_are_named(made):
     made.change_config("span/1", lambda known: known["versions"].update(jax="0.8"))
     found = made.results()
     line = "Not all runs were made with the same jax: 0.9 ("
-    assert [said for said in sentences.told(found) if said.startswith(line)]
+    assert [said for said in sentences.conclusions(found) if said.startswith(line)]
     assert "no verdict" not in sentences.verdicts(found)[0]
 
 

@@ -18,7 +18,7 @@ from made_runs import MadeRuns
 
 from bert_jax import cli
 from bert_jax.ablation import budget, record, report, sentences, spec
-from bert_jax.ablation.budget import Spent
+from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.results import Results
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -70,7 +70,7 @@ NOT_ALONE = "; not attributable to the setting alone: "
     ],
 )
 def test_a_verdict_names_what_else_differs(own, consequences, said):
-    found = budget.contrast(Spent(*own), Spent(100, 100, 100, 100), consequences)
+    found = budget.contrast(Budget(*own), Budget(100, 100, 100, 100), consequences)
     assert found.text == said
 
 
@@ -206,7 +206,7 @@ def test_the_shipped_nsp_compares_nothing_but_its_setting(tmp_path):
     """At equal real tokens its packed variants have as many updates, positions and FLOPs."""
     store = small_store(tmp_path / "store", documents=300, sentences=60)
     values = plain(_execute(shipped_ablations()["ablations/nsp"])) | {"store": str(store.path)}
-    ablation, spent = budget.spend_alike(spec.read(values), {str(store.path): store})
+    ablation, spent = budget.equalize_budgets(spec.read(values), {str(store.path): store})
     reference = spent[ablation.reference]
     said = {name: budget.contrast(each, reference).text for name, each in spent.items()}
     assert said == dict.fromkeys(spent, "")
@@ -289,7 +289,7 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
         "Seeds added after the first report (2026-11-22T08:00:00+00:00): 4, 5 "
         "(2026-11-23T08:00:00+00:00). "
     )
-    assert line in sentences.told(made.results())
+    assert line in sentences.conclusions(made.results())
 
 
 def test_a_report_of_some_planned_seeds_says_so_and_later_reports_know_it(
@@ -309,7 +309,7 @@ def test_a_report_of_some_planned_seeds_says_so_and_later_reports_know_it(
     assert line.endswith("after Holm's correction, 3 of 5 planned seeds).")
     (missing,) = sentences.missing_seeds(found)
     assert missing.startswith("Runs of planned seeds are missing: 3, 4. ")
-    assert missing in sentences.told(found)
+    assert missing in sentences.conclusions(found)
     report.write(found, {str(store.path): store})
     report.write(found, {str(store.path): store})
     for path, data in hidden:
@@ -348,7 +348,7 @@ def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path,
     values = dataclasses.replace(alone.ablation.values, against=(("b", "a"),))
     ablation = dataclasses.replace(alone.ablation, values=values)
     found = with_steps(dataclasses.replace(alone, ablation=ablation), "b", 1.33)
-    line = sentences.told(found)[2]
+    line = sentences.conclusions(found)[2]
     assert line.startswith("b against a (exploratory): −0.")
     assert "(5 seeds)" in line
     assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")

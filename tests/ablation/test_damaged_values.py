@@ -132,7 +132,7 @@ def test_a_run_with_damaged_values_is_excluded_by_its_name(case, name, made):
     assert list(found.excluded) == [name]
     assert said in found.excluded[name]
     assert found.primary["span"].seeds == 2
-    assert any(line.startswith(f"{name} is in no mean: ") for line in sentences.told(found))
+    assert any(line.startswith(f"{name} is in no mean: ") for line in sentences.conclusions(found))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_damaged_values_of_a_task_exclude_their_run(change, said, tmp_path, stor
     found = made.results()
     assert list(found.excluded) == ["span/1"]
     assert said in found.excluded["span/1"]
-    assert sentences.told(found)
+    assert sentences.conclusions(found)
 
 
 def cut(path: Path) -> None:
@@ -219,7 +219,7 @@ def test_runs_that_spent_nothing_are_excluded(records, made):
     found = made.results()
     assert list(found.excluded) == ["span/0", "span/1", "span/2"]
     assert "no update that was not skipped, or no token" in found.excluded["span/0"]
-    assert sentences.told(found)
+    assert sentences.conclusions(found)
 
 
 def test_records_of_other_types_leave_the_page_without_them(made):

@@ -42,7 +42,7 @@ def made(folder: Path, store: TokenStore, **options: Any) -> spec.Ablation:
 
 
 def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, store):
-    ablation, _ = budget.spend_alike(made(tmp_path, store), {str(store.path): store})
+    ablation, _ = budget.equalize_budgets(made(tmp_path, store), {str(store.path): store})
     runs = spec.runs(ablation)
     assert [run.name for run in runs] == ["token/0", "span/0", "token/1", "span/1", "token/2",
                                           "span/2"]  # fmt: skip
@@ -76,7 +76,7 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
     }
     changes = {"phases[0]__steps": 120, "optimizer__warmup_steps": 30}
     ablation = made(tmp_path, store, variants=variants, equal=equal, **changes)
-    ablation, spent = budget.spend_alike(ablation, {str(store.path): store})
+    ablation, spent = budget.equalize_budgets(ablation, {str(store.path): store})
     reference = spent["rows of 8"]
     for variant in ablation.variants:
         own, config = spent[variant.name], variant.config

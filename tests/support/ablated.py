@@ -117,7 +117,7 @@ def made_results(
     }
     file = write(folder, variants=variants, seeds=tuple(range(seeds)))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    ablation, planned = budget.spend_alike(spec.read(values), {str(store.path): store})
+    ablation, planned = budget.equalize_budgets(spec.read(values), {str(store.path): store})
     plan = record.describe(ablation)
     (folder / "A").mkdir(exist_ok=True)
     own = AblationDir.open(folder / "A")

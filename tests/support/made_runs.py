@@ -36,7 +36,9 @@ class MadeRuns:
         self.dir = AblationDir.open(self.workdir)
         self.file = ablated.write(folder, **options)
         values = plain(_execute(self.file)) | {"store": str(store.path)}
-        ablation, self.planned = budget.spend_alike(spec.read(values), {str(store.path): store})
+        ablation, self.planned = budget.equalize_budgets(
+            spec.read(values), {str(store.path): store}
+        )
         self.ablation, self.runs = ablation, spec.runs(ablation)
         record.claim(self.dir, ablation)
         for number, run in enumerate(self.runs):

@@ -186,7 +186,7 @@ def _kind(inner: Instruction, computation: Computation) -> str:
 
 
 def _leads_to(computation: Computation, instruction: Instruction, name: str) -> bool:
-    """Whether its chain of first operands leads to the named instruction."""
+    """Returns whether its chain of first operands leads to the named instruction."""
     value: Instruction | None = instruction
     while value is not None and value.name != name:
         value = next(iter(computation.operands(value)), None)

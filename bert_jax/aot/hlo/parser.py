@@ -214,7 +214,7 @@ class Module:
         return self.stack(fused.root) if fused else ()
 
     def op_name(self, instruction: Instruction) -> str:
-        """As `Instruction.op_name`; a fusion without one has its root's."""
+        """Returns `Instruction.op_name`; a fusion without one has its root's."""
         fused = None if instruction.op_name else self.fused(instruction)
         return self.op_name(fused.root) if fused else instruction.op_name
 

@@ -96,5 +96,5 @@ def axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def spans(groups: Groups, joined: Sequence[str], mesh: Mapping[str, int]) -> bool:
-    """Whether a group holds every device along these axes, not only some."""
+    """Returns whether a group holds every device along these axes, not only some."""
     return len(groups[0]) == math.prod(mesh[axis] for axis in joined)

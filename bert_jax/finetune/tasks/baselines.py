@@ -1,4 +1,4 @@
-"""What a task is worth without a pretrained model: the majority answer, words that are counted."""
+"""Baselines without a pretrained model: majority class, bag of words."""
 
 import re
 import warnings

@@ -131,7 +131,7 @@ def _sentences(
 
 
 def _is_aside(fields: Fields) -> bool:
-    """Whether a row may be a comment, or is that of a document."""
+    """Returns whether a row may be a comment, or is that of a document."""
     return bool(fields) and (fields[0].startswith("#") or bool(_DOCUMENT.fullmatch(fields[0])))
 
 

@@ -93,6 +93,6 @@ class Examples:
 
     @property
     def notes(self) -> list[str]:
-        """What is not among the examples, and how labels were read, in words."""
+        """Notes for the log: what is not among the examples, and how labels were read."""
         dropped = [f"{number:,} rows dropped ({why})" for why, number in self.dropped.items()]
         return [*dropped, *self.remarks]

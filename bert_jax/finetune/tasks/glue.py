@@ -48,7 +48,7 @@ _ID_COLUMNS: Final = ("index", "id", "idx")
 
 @dataclass(frozen=True)
 class Task:
-    """How the files of a task are read, and how it is measured.
+    """A task of GLUE: the form of its files, and its metrics.
 
     Attributes:
         labels: names in the order of their ids; of a regression, the name of the score.

@@ -19,7 +19,7 @@ Measured = Mapping[str, float | None]  # metric -> value, None if it is undefine
 
 @dataclasses.dataclass(frozen=True)
 class TaskContext:
-    """What examples are prepared for.
+    """The context in which examples are prepared.
 
     Attributes:
         limit: maximum tokens of a sequence.

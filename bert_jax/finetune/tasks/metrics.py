@@ -25,7 +25,7 @@ def _accuracy(labels: np.ndarray, predictions: np.ndarray) -> float | None:
 
 
 def _f1(labels: np.ndarray, predictions: np.ndarray) -> float | None:
-    """Of the class with id 1, as in GLUE; not defined if no example has it in either."""
+    """F1 of class 1, as in GLUE; undefined if no example has it in either."""
     from sklearn.metrics import f1_score
 
     if not ((labels == 1) | (predictions == 1)).any():
@@ -59,7 +59,8 @@ def _spearman(labels: np.ndarray, predictions: np.ndarray) -> float | None:
 
 
 def _constant(values: np.ndarray) -> bool:
-    """Whether all values are nearly equal, too: no correlation with them can be computed."""
+    """Returns whether all values are nearly equal, too: no correlation with them can be
+    computed."""
     if len(values) < 2:
         return True
     spread = np.abs(values - values.mean()).max()

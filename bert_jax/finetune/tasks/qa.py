@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What is predicted for a question.
+    """The prediction for a question.
 
     Attributes:
         text: the prediction; "" if there is no answer.

@@ -142,7 +142,7 @@ class QuestionTask(TaskKind):
     def files(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Answers]
     ) -> Mapping[str, str]:
-        """What SQuAD's evaluation reads, as run_squad.py writes it."""
+        """Returns the files that SQuAD's evaluation reads, as run_squad.py writes them."""
         questions = _of(examples)
         found: dict[str, Mapping[str, Any]] = {
             "out": _by_id(questions, predictions, lambda one: one.text),

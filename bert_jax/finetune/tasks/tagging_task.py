@@ -77,7 +77,7 @@ class TaggingTask(TaskKind):
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Tags]
     ) -> Measured:
-        """Of entities, and the accuracy of the tags of all words."""
+        """Returns the metrics of entities, and the accuracy of the tags of all words."""
         ids = {name: number for number, name in enumerate(examples.labels)}
         predicted = [ids[tag] for tags in predictions for tag in tags]
         accuracy = metrics.measure(["accuracy"], self.labels(examples), predicted)
