@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from bert_jax.config.activations import Activation
 from bert_jax.config.on_resume import FIXED, FREE, ROUNDS
+from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
@@ -45,9 +46,6 @@ Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
 Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
-OptimizerName = Literal[
-    "bert_adamw", "adamw", "muon", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"
-]
 ScheduleName = Literal["bert", "fairseq", "wsd"]
 
 
@@ -184,7 +182,7 @@ class OptimizerConfig:
     `muon` is Muon for the matrices of the layers and `adamw` for everything else.
     """
 
-    name: OptimizerName = field(default="bert_adamw", metadata=FIXED)
+    name: Annotated[str, OPTIMIZERS] = field(default="bert_adamw", metadata=FIXED)
     learning_rate: Amount = 1e-4
     warmup_steps: Whole = 10_000
     # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.

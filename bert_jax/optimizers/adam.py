@@ -1,13 +1,18 @@
-"""BERT's Adam, and Adam moments in bfloat16."""
+"""BERT's Adam, without bias correction, and Loshchilov and Hutter's.
+
+`adamw` applies the bias correction before it adds eps to the root, as torch and apex's `FusedAdam`
+do; fairseq uses the latter on GPUs where it is installed. fairseq's own `optim/adam.py` adds eps
+before the correction, which corresponds to eps/√(1 - b2^t) here: 7 times eps in the first update
+with b2 = 0.98. apex's older contrib kernel multiplies the decay by the correction as well.
+"""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from bert_jax.ops.hashing import fold_key, hash32
+from bert_jax.optimizers.optimizer import Optimizer
 
 
 class Moments(NamedTuple):
@@ -37,50 +42,14 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     return optax.GradientTransformation(init, update)
 
 
-def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns Adam with moments stored in another dtype; it computes in float32.
-
-    In bfloat16 the first moment is rounded to nearest and the second stochastically: a step changes
-    it by 1 - b2 of its distance to the squared gradient. For b2 = .999 that is less than half the
-    spacing of bfloat16 values, so rounded to nearest it would never decrease. The random bits are a
-    function of (step, array, element), the same on every mesh.
-    """
-    if dtype == "float32":
-        return adam
-
-    def cast(tree: Any, to: str) -> Any:
-        return jax.tree.map(lambda x: x.astype(to), tree)
-
-    def init(params: Any) -> Any:
-        state = adam.init(params)
-        return state._replace(mu=cast(state.mu, dtype), nu=cast(state.nu, dtype))
-
-    def update(
-        gradients: Any, state: Any, params: Any = None, *, step: jax.Array | int = 0, **others: Any
-    ) -> tuple[Any, Any]:
-        del others
-        wide = state._replace(mu=cast(state.mu, "float32"), nu=cast(state.nu, "float32"))
-        updates, after = adam.update(gradients, wide, params)
-        leaves, structure = jax.tree.flatten(after.nu)
-        nu = [_round_at_random(x, fold_key(fold_key(step, i), 0)) for i, x in enumerate(leaves)]
-        nu = jax.tree.unflatten(structure, nu)
-        return updates, after._replace(mu=cast(after.mu, dtype), nu=nu)
-
-    return optax.GradientTransformationExtraArgs(init, update)
+def _adam(bias_correction: bool) -> Optimizer:
+    scale_by_adam = optax.scale_by_adam if bias_correction else scale_by_bert_adam
+    return Optimizer(
+        make=lambda config, axes, storage: scale_by_adam(config.b1, config.b2, config.eps),
+        moments=("mu", "nu"),
+        rounded_at_random=("nu",),
+        counts=("count",) * bias_correction,
+    )
 
 
-def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
-    """Rounds float32 stochastically to bfloat16: each result is a neighbour of x, their mean is x.
-
-    Infinity is preserved. NaN may not be, but a step that has one is skipped.
-
-    Args:
-        x: fewer than 2**32 elements.
-    """
-    index = jnp.zeros(x.shape, jnp.uint32)
-    for axis, size in enumerate(x.shape):
-        index = index * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    below = hash32(index ^ key) >> 16  # bfloat16 is the upper half of float32
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + below
-    truncated = jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFF0000), jnp.float32)
-    return truncated.astype(jnp.bfloat16)
+BERT_ADAMW, ADAMW = (_adam(bias_correction) for bias_correction in (False, True))

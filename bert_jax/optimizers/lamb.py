@@ -39,6 +39,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.optimizers.adam import ADAMW, BERT_ADAMW
+from bert_jax.optimizers.optimizer import Optimizer, weight_decay_mask
 from bert_jax.parallel.partition import STACKED
 
 
@@ -87,3 +89,13 @@ def scale_by_ratio(
         return jax.tree.map(scaled, updates, params, axes, matrices(params)), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def _lamb(variant: Variant) -> Optimizer:
+    return dataclasses.replace(
+        ADAMW if variant.bias_correction else BERT_ADAMW,
+        after_decay=lambda axes: scale_by_ratio(variant, axes, weight_decay_mask),
+    )
+
+
+LAMB, LAMB_ALBERT, LAMB_ALL, LAMB_CLAMPED = map(_lamb, VARIANTS.values())

@@ -27,42 +27,52 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.config.schema import OptimizerConfig
 from bert_jax.errors import UserError
 from bert_jax.optimizers import newton_schulz
+from bert_jax.optimizers.adam import ADAMW
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import STACKED, is_names
 
 
 def for_matrices_of_layers(
-    config: OptimizerConfig,
-    axes: Any,
-    storage: Any | None,
-    otherwise: optax.GradientTransformationExtraArgs,
-) -> optax.GradientTransformationExtraArgs:
-    """Returns Muon for the matrices of the layers, and another optimizer for everything else.
+    config: OptimizerConfig, axes: Any, storage: Any | None
+) -> optax.GradientTransformation:
+    """Returns Muon for the matrices of the layers, and AdamW for everything else.
 
-    In bfloat16, momentum is rounded to nearest between steps: a step changes it by 1 - b of itself,
-    more than the spacing of bfloat16 values.
+    Without such matrices, as for the head of a frozen encoder, it is AdamW. In bfloat16, momentum
+    is rounded to nearest between steps: a step changes it by 1 - b of itself, more than the spacing
+    of bfloat16 values.
 
     Args:
         axes, storage: as in `make_optimizer`; no storage means one device.
     """
+    adam = ADAMW.make(config, axes, storage)
     sharding_of = dict(jax.tree_util.tree_leaves_with_path(storage))
     layouts = jax.tree_util.tree_map_with_path(
         lambda path, names: _layout(names, sharding_of.get(path)), axes, is_leaf=is_names
     )
     layout_of = dict(jax.tree_util.tree_leaves_with_path(layouts))
+    if not layout_of:
+        return adam
 
     def orthogonalize(momentum: Any, _: Any) -> Any:
         arrays, structure = jax.tree_util.tree_flatten_with_path(momentum)
         updates = _orthogonalize([(layout_of[path], x) for path, x in arrays])
         return jax.tree.unflatten(structure, [config.muon_scale * x for x in updates])
 
-    momentum = np.float32(config.muon_momentum)  # not a Python float, so that products are float32
-    trace = optax.trace(momentum, nesterov=True, accumulator_dtype=config.moment_dtype)
+    trace = optax.trace(config.muon_momentum, nesterov=True)
     labels = jax.tree_util.tree_map_with_path(
         lambda path, _: "matrices" if path in layout_of else "others", axes, is_leaf=is_names
     )
     muon = optax.chain(trace, optax.stateless(orthogonalize))
-    return optax.partition({"matrices": muon, "others": otherwise}, labels)
+    return optax.partition({"matrices": muon, "others": adam}, labels)
+
+
+MUON = dataclasses.replace(
+    ADAMW,
+    make=for_matrices_of_layers,
+    moments=(*ADAMW.moments, "trace"),
+    # Matrices move while others multiply.
+    compiler_options={"tpu": {"xla_tpu_enable_async_all_to_all": "true"}},
+)
 
 
 def sides(names: Sequence[str]) -> tuple[list[int], list[int]] | None:

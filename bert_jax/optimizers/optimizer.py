@@ -1,22 +1,51 @@
-"""Optimizers by name, as optax transformations. Line numbers refer to google-research/bert.
+"""What an optimizer consists of, and the chain that it is a part of.
 
-The optimizers do not apply the learning rate: the step computes params - rate·update, and the rate
-is a function of the run's step alone (schedule.py). So no optimizer counter can disagree with it.
+Line numbers refer to google-research/bert. The optimizers do not apply the learning rate: the step
+computes params - rate·update, and the rate is a function of the run's step alone (schedule.py). So
+no optimizer counter can disagree with it.
 """
 
-import dataclasses
 import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.schema import Config, OptimizerConfig
 from bert_jax.config.task_model import probe_of
-from bert_jax.optimizers import lamb, layer_decay, muon
-from bert_jax.optimizers.adam import Moments, keep_moments_in, scale_by_bert_adam
+from bert_jax.errors import UserError
+from bert_jax.optimizers import layer_decay, moments
 from bert_jax.parallel.partition import is_names
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer: a part of the chain of `make_optimizer`, and what its state consists of.
+
+    Fields are those of the named tuples of its state, such as `mu` of `optax.ScaleByAdamState`.
+    Every array of the state is in one of them.
+
+    Attributes:
+        make: (config, axes, storage), as in `make_optimizer` -> a transformation from clipped
+            gradients to updates, without weight decay and learning rate.
+        moments: fields that mirror the parameters. They are sharded like these, stored in
+            `config.moment_dtype`, and zeros where a phase resets moments.
+        rounded_at_random: those of them that a step changes by less than bfloat16 can tell.
+        counts: fields with one number, zero where a phase resets the count.
+        after_decay: axes -> a transformation of updates that include weight decay.
+        compiler_options: of the training step, by the platform of the devices.
+    """
+
+    make: Callable[[OptimizerConfig, Any, Any | None], optax.GradientTransformation]
+    moments: tuple[str, ...]
+    rounded_at_random: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+    after_decay: Callable[[Any], optax.GradientTransformation] = lambda axes: optax.identity()
+    compiler_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def weight_decay_mask(params: Any) -> Any:
@@ -33,38 +62,28 @@ def optimizer_of(
     config: Config, axes: Any, storage: Any | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the optimizer of a run, see `make_optimizer`. Of a frozen encoder it changes the head
-    alone, and only the head has moments; Muon, whose matrices are the encoder's, is Adam then."""
+    alone, and only the head has moments."""
     if probe_of(config.model) is None:
         return make_optimizer(config.optimizer, axes, storage)
-    settings = config.optimizer
-    if settings.name == "muon":
-        settings = dataclasses.replace(settings, name="adamw")
-
     parts = jax.tree_util.tree_map_with_path(
         lambda path, _: "encoder" if path[0].key == "encoder" else "head", axes, is_leaf=is_names
     )
     of_head = jax.tree.map(
         lambda part, names: names if part == "head" else optax.MaskedNode(), parts, axes
     )
-    head = make_optimizer(settings, of_head)
+    head = make_optimizer(config.optimizer, of_head)
     return optax.partition({"head": head, "encoder": optax.set_to_zero()}, parts)
 
 
 def make_optimizer(
     config: OptimizerConfig, axes: Any, storage: Any | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns a chain of global-norm clipping, Adam or Muon, weight decay, LAMB's trust ratio and
-    layer-wise rates.
+    """Returns a chain of global-norm clipping, the optimizer, weight decay, what the optimizer does
+    after it, and layer-wise rates.
 
     Its updates are not yet scaled by the learning rate. Weight decay is decoupled and scaled by the
-    rate: weight_decay·p is added to Adam's update. `weight_decay_on="all"` decays biases and
-    LayerNorm too, as fairseq does with its single parameter group.
-
-    `adamw` applies the bias correction before it adds eps to the root, as torch and apex's
-    `FusedAdam` do; fairseq uses the latter on GPUs where it is installed. fairseq's own
-    `optim/adam.py` adds eps before the correction, which corresponds to eps/√(1 - b2^t) here: 7
-    times eps in the first update with b2 = 0.98. apex's older contrib kernel multiplies the decay
-    by the correction as well.
+    rate: weight_decay·p is added to the update. `weight_decay_on="all"` decays biases and LayerNorm
+    too, as fairseq does with its single parameter group.
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array
@@ -73,48 +92,56 @@ def make_optimizer(
             devices.
 
     Returns:
-        A transformation whose update takes the run's `step`, used only for stochastic rounding.
+        A transformation whose update takes the run's `step`, used only for stochastic rounding. Its
+        init raises UserError for a state that the optimizer's row does not describe.
     """
-    variant = lamb.VARIANTS.get(config.name)
-    corrected = variant.bias_correction if variant else config.name != "bert_adamw"
-    scale_by_adam = optax.scale_by_adam if corrected else scale_by_bert_adam
-    scale = keep_moments_in(config.moment_dtype, scale_by_adam(config.b1, config.b2, config.eps))
-    if config.name == "muon":
-        scale = muon.for_matrices_of_layers(config, axes, storage, otherwise=scale)
+    row: Optimizer = OPTIMIZERS[config.name]
+    scale = row.make(config, axes, storage)
     everything = functools.partial(
         jax.tree.map, lambda _: True
     )  # a mask too, so that both have the same state
     on = weight_decay_mask if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        scale,
+        moments.keep_in(config.moment_dtype, row.moments, row.rounded_at_random, scale),
         optax.add_decayed_weights(config.weight_decay, mask=on),
-        lamb.scale_by_ratio(variant, axes, weight_decay_mask) if variant else optax.identity(),
+        row.after_decay(axes),
         *([layer_decay.scale_by_layer(config.layer_decay, axes)] * (config.layer_decay < 1)),
     )
-    return optax.with_extra_args_support(chain)
+
+    def init(params: Any) -> Any:
+        state = chain.init(params)
+        _check_described(config.name, row, state, params)
+        return state
+
+    return optax.GradientTransformationExtraArgs(init, optax.with_extra_args_support(chain).update)
+
+
+def _check_described(name: str, row: Optimizer, state: Any, params: Any) -> None:
+    """Raises UserError for an array of the state that is neither moments nor a count."""
+    shapes = {path: x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    for path, x in jax.tree_util.tree_leaves_with_path(state):
+        tails = (path[start:] for start in range(len(path)))
+        mirrors = any(shapes.get(tail) == x.shape for tail in tails)
+        is_moment = moments.is_of(row.moments, path) and mirrors
+        if not is_moment and not (moments.is_of(row.counts, path) and not x.shape):
+            where = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(
+                f"config.optimizer.name={name}: its row does not describe {where} {[*x.shape]}; "
+                "name the field in `moments` if its arrays have the shapes of parameters, or in "
+                "`counts` if it is one number"
+            )
 
 
 def reset_for_phase(opt_state: Any, config: OptimizerConfig) -> Any:
     """Returns the optimizer state at the start of a later phase; same structure, dtypes and shapes.
 
-    `phase_moments="reset"` sets both moments and Muon's momentum to zero, `phase_count="reset"` the
-    update count of the bias correction (optimizers without bias correction have none). Published
-    runs: google-research/bert starts its second phase from the parameters alone (reset, reset);
-    NVIDIA's keeps the moments and resets the count (carry, reset).
+    `phase_moments="reset"` sets the moments to zero, `phase_count="reset"` the update count of the
+    bias correction (optimizers without bias correction have none). Published runs:
+    google-research/bert starts its second phase from the parameters alone (reset, reset); NVIDIA's
+    keeps the moments and resets the count (carry, reset).
     """
-    reset = ("mu", "nu", "trace") * (config.phase_moments == "reset")
-    reset += ("count",) * (config.phase_count == "reset")
-
-    def has_moments(part: Any) -> bool:
-        return isinstance(part, Moments | optax.ScaleByAdamState | optax.TraceState)
-
-    def restarted(part: Any) -> Any:
-        if not has_moments(part):
-            return part
-        fields = set(reset) & set(part._fields)
-        return part._replace(
-            **{name: jax.tree.map(jnp.zeros_like, getattr(part, name)) for name in fields}
-        )
-
-    return jax.tree.map(restarted, opt_state, is_leaf=has_moments)
+    row: Optimizer = OPTIMIZERS[config.name]
+    reset = row.moments * (config.phase_moments == "reset")
+    reset += row.counts * (config.phase_count == "reset")
+    return moments.with_fields(reset, jnp.zeros_like, opt_state)

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.schema import Config, OptimizerConfig, PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.hardware.accelerators import BY_DEVICE_KIND
@@ -230,6 +231,5 @@ def compiler_options(
     if device.platform == "cpu":
         # Without it the moments are copied, by one thread, before they are updated in place.
         options["xla_cpu_copy_insertion_use_region_analysis"] = True
-    if optimizer.name == "muon" and device.platform == "tpu":
-        options["xla_tpu_enable_async_all_to_all"] = "true"  # matrices move while others multiply
+    options |= OPTIMIZERS[optimizer.name].compiler_options.get(device.platform, {})
     return options or None
