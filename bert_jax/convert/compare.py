@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare
-from bert_jax.objectives.registry import OBJECTIVES, with_heads
+from bert_jax.objectives.registry import OBJECTIVES, task_of, with_heads
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.local_devices import power_of_two
 
@@ -137,7 +137,7 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
     """Returns the settings on which the shapes of parameters and what they compute depend."""
     names = (field.name for field in dataclasses.fields(ModelConfig))
     settings = {name: getattr(config, name) for name in names if name not in _IGNORED}
-    if isinstance(config, TaskModelConfig):
+    if isinstance(config, TaskModelConfig) and not OBJECTIVES[task_of(config.head)].outputs:
         settings[f"labels of the {title(config.head.name)}"] = len(config.head.labels)
     return settings
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from bert_jax.config import task_model
 from bert_jax.config.schema import BelowOne, ModelConfig
 from bert_jax.config.task_model import HeadConfig, Labels, TaskModelConfig
-from bert_jax.convert.layouts.layout import CLASSIFIER, Layout
+from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.settings import checked, shown
 from bert_jax.errors import UserError, count
@@ -35,20 +35,25 @@ def with_head(
         dropout: at the input of its output layer; None for the default of transformers.
 
     Raises:
-        UserError: transformers has no class for the model, or a head of this kind has another
+        UserError: transformers has no class for the model with this head, or the head has another
             number of labels.
     """
     layout, needed = find_layout(model), OBJECTIVES[tasks_with(name)[0]].labels
     if needed not in (None, len(labels)):
         raise UserError(f"{count(len(labels), 'label')}, but a {head_title(name)} needs {needed}")
-    is_classifier = name == CLASSIFIER
+    if not layout.class_of({name}).heads:
+        raise UserError(
+            f"no class of transformers' {layout.prefix} computes our {head_title(name)}; give "
+            "a model of another layout"
+        )
+    dense = {CLASSIFIER: layout.classifier_dense, CHOICE: layout.choice_dense}
     head = HeadConfig(
         name=name,
         labels=tuple(labels),
         problem_type=problem_type,
-        dense=layout.classifier_dense if is_classifier else None,
+        dense=dense.get(name),
         dropout=_default_dropout(layout, name, model) if dropout is None else dropout,
-        drops_input=is_classifier and layout.classifier_drops_input,
+        drops_input=name == CLASSIFIER and layout.classifier_drops_input,
     )
     return task_model.with_head(model, head)
 

@@ -6,6 +6,7 @@ from bert_jax.config.schema import Config, DataConfig, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
@@ -15,7 +16,10 @@ from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
 _PRETRAINING = (MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY)
-_TASKS = (SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING)
+_TASKS = (
+    SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
+    MULTIPLE_CHOICE,
+)  # fmt: skip
 # Heads are initialized and exported in this order.
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective for objective in (*_PRETRAINING, *_TASKS)

@@ -28,12 +28,13 @@ class SequenceClassifier(nnx.Module):
     """BERT's reads the pooler: dropout, output layer. The others have a layer in its place, and on
     a frozen encoder it is that of the mean, the first or the largest states of chosen layers."""
 
-    def __init__(self, config: TaskModelConfig, keys: Keys):
+    def __init__(self, config: TaskModelConfig, keys: Keys, outputs: int | None = None):
+        """outputs: how many, by default one for each label."""
         H, self.config = config.hidden_size, config
         if config.head.dense:
             self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
-        labels = (len(config.head.labels),)
-        self.output = Dense(config, keys, (config.head_width,), labels, ("embed", "classes"))
+        shape = (outputs or len(config.head.labels),)
+        self.output = Dense(config, keys, (config.head_width,), shape, ("embed", "classes"))
 
     def __call__(self, states: States, cls_positions_BxN: jax.Array) -> jax.Array:
         """Returns float32 logits [B, N, C]."""
@@ -105,10 +106,12 @@ def _regression_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> di
     return {"baseline_loss": float(np.mean(squares / total - np.square(labels / total)))}
 
 
-def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
+def classifier_flops(
+    model: TaskModelConfig, phase: PhaseConfig, outputs: int | None = None
+) -> float:
     H, examples = model.hidden_size, phase.batch_size * phase.examples_per_row
     dense = 0 if model.head.layers else H * H
-    return 2 * examples * (dense + model.head_width * len(model.head.labels))
+    return 2 * examples * (dense + model.head_width * (outputs or len(model.head.labels)))
 
 
 def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Objective:
@@ -122,12 +125,12 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
         logits=_logits,
         sums=sums,
         baselines=baselines,
-        flops=_flops,
-        needs_pooler=lambda config: config.head.dense is None and not config.head.layers,
+        flops=classifier_flops,
+        needs_pooler=reads_pooler,
         # The names of RoBERTa, since BERT's own are those of its token classifier, too.
         tensors=(
-            Tensor("classifier.dense.kernel", "classifier.dense.weight", 1, exists=_has_dense),
-            Tensor("classifier.dense.bias", "classifier.dense.bias", exists=_has_dense),
+            Tensor("classifier.dense.kernel", "classifier.dense.weight", 1, exists=has_dense),
+            Tensor("classifier.dense.bias", "classifier.dense.bias", exists=has_dense),
             Tensor("classifier.output.kernel", "classifier.out_proj.weight", 1),
             Tensor("classifier.output.bias", "classifier.out_proj.bias"),
         ),
@@ -136,8 +139,12 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
     )
 
 
-def _has_dense(config: TaskModelConfig) -> bool:
+def has_dense(config: TaskModelConfig) -> bool:
     return config.head.dense is not None
+
+
+def reads_pooler(config: TaskModelConfig) -> bool:
+    return not has_dense(config) and not config.head.layers
 
 
 SINGLE_LABEL = _objective(

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from layout_models import LABELS, LAYOUTS, PREFIXES, TASKS, task_config, task_params
+from layout_models import EVERY, LABELS, LAYOUTS, PREFIXES, TASKS, task_config, task_params
 
 import bert_jax
 from bert_jax import cli
@@ -19,8 +19,7 @@ from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 
-EVERY = [(layout, task) for layout in LAYOUTS for task in TASKS]
-CLASSIFIER = "single_label_classification"
+CLASSIFIER, CHOICE = "single_label_classification", "multiple_choice"
 
 
 def write(out: Path, layout: str, task: str, tokenizer) -> Path:
@@ -61,6 +60,9 @@ def test_there_and_back_is_bit_exact(layout, task):
         ("roberta-prelayernorm", CLASSIFIER, ["classifier.dense.{}", "classifier.out_proj.{}"]),
         *((layout, "token_classification", ["classifier.{}"]) for layout in LAYOUTS),
         *((layout, "question_answering", ["qa_outputs.{}"]) for layout in LAYOUTS),
+        ("bert", CHOICE, ["classifier.{}", "bert.pooler.dense.{}"]),
+        ("roberta", CHOICE, ["classifier.{}", "roberta.pooler.dense.{}"]),
+        ("distilbert", CHOICE, ["pre_classifier.{}", "classifier.{}"]),
     ],
 )
 def test_a_head_has_the_names_of_its_class(layout, task, names):
@@ -149,6 +151,9 @@ def test_num_labels_counts_where_the_names_are_of_another_number(names, tokenize
         ("distilbert", CLASSIFIER, {"seq_classif_dropout": 0.4, "qa_dropout": 0.3}, 0.4),
         ("distilbert", "token_classification", {"dropout": 0.15}, 0.15),
         ("distilbert", "question_answering", {}, 0.1),
+        ("bert", CHOICE, {"classifier_dropout": 0.5}, 0.5),
+        ("roberta", CHOICE, {"classifier_dropout": 0.5, "hidden_dropout_prob": 0.1}, 0.1),
+        ("distilbert", CHOICE, {"seq_classif_dropout": 0.4}, 0.4),
     ],
 )
 def test_the_dropout_of_a_head_is_that_of_transformers(layout, task, values, rate):
@@ -157,6 +162,13 @@ def test_the_dropout_of_a_head_is_that_of_transformers(layout, task, values, rat
     for key in ("classifier_dropout", "seq_classif_dropout", "qa_dropout"):
         written.pop(key, None)
     assert from_config_json(written | values, "config.json").head.dropout == rate
+
+
+def test_a_head_that_no_class_computes_is_one_line():
+    with pytest.raises(
+        UserError, match=r"no class of transformers' RoFormer computes our multiple"
+    ):
+        task_config("roformer", CHOICE)
 
 
 def test_two_labels_need_no_names():
@@ -222,7 +234,7 @@ def without(*names: str):
         ),
         (
             set_config(architectures=["BertForMultipleChoice"]),
-            "no place for classifier.bias and 1 more in a 'BertForMultipleChoice'; nothing",
+            "classifier.weight has shape [3, 32], config.json requires [1, 32]",
         ),
         (set_config(architectures=["BertForMaskedLM"]), "no place for classifier.bias and 1 more"),
         (set_config(architectures=None), "no place for classifier.bias and 1 more; nothing"),
@@ -257,6 +269,7 @@ def test_a_task_model_computes_vectors_and_fills_nothing(tokenizer, tmp_path):
         (CLASSIFIER, "classifier.bias", "sequence-classification head"),
         ("token_classification", "classifier.bias", "token-classification head"),
         ("question_answering", "qa_outputs.bias", "question-answering head"),
+        (CHOICE, "classifier.bias", "multiple-choice head"),
     ],
 )
 def test_verify_compares_the_head(task, tensor, title, tokenizer, tmp_path, capsys):

@@ -77,7 +77,17 @@ def test_tokens_without_a_label_do_not_count():
     assert summary("token_classification", X, batch) == found
 
 
-@pytest.mark.parametrize("task", TASKS)
+def test_the_loss_of_choices_is_the_cross_entropy_over_the_sequences_of_an_example():
+    """The scores of X's 5 sequences, one after another in a row."""
+    choices = DRAW.integers(0, 5, (4, 3))
+    found = summary(
+        "multiple_choice", X.reshape(4, 15, 1), {"choices": choices, "choice_weights": W}
+    )
+    labels = {"labels": choices, "label_weights": W}
+    assert found == pytest.approx(summary("single_label_classification", X, labels))
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "multiple_choice"])
 def test_a_packed_row_has_the_loss_of_its_examples_alone(task):
     """Two examples in each row of half the number of rows."""
     config = task_config("bert", task, num_hidden_layers=1)
@@ -130,6 +140,7 @@ def test_in_training_what_a_head_reads_is_dropped(layout, task):
         ),
         (HeadConfig(name="tagger"), "token_classification"),
         (HeadConfig(name="qa"), "question_answering"),
+        (HeadConfig(name="choice"), "multiple_choice"),
     ],
 )
 def test_the_objective_of_a_head_is_that_of_transformers(head, task):

@@ -39,7 +39,15 @@ TASKS = {
     "regression": ("classifier", ("score",), None, "ForSequenceClassification"),
     "token_classification": ("tagger", ("O", "B-PER", "I-PER"), None, "ForTokenClassification"),
     "question_answering": ("qa", ("LABEL_0", "LABEL_1"), None, "ForQuestionAnswering"),
+    "multiple_choice": ("choice", ("LABEL_0", "LABEL_1"), None, "ForMultipleChoice"),
 }  # fmt: skip
+# RoFormer's multiple choice reads the last position of a row, padding or not.
+EVERY = [
+    (layout, task)
+    for layout in LAYOUTS
+    for task in TASKS
+    if (layout, task) != ("roformer", "multiple_choice")
+]
 
 
 def layout_config(layout: str, **changes: object) -> ModelConfig:
@@ -89,6 +97,13 @@ def task_batch(config: ModelConfig, step: int = 0) -> dict[str, np.ndarray]:
         weights = batch["example_ids"] * draw.integers(0, 2, (B, S))  # as if some have no label
         tags = draw.integers(0, labels, (B, S), np.int32)
         return batch | {"token_labels": tags, "token_weights": weights.astype(np.float32)}
+    if config.head.name == "choice":  # two rows of the case are the choices of an example
+        C = 2
+        read = ("input_ids", "token_type_ids", "example_ids", "position_ids")
+        batch |= {name: batch[name].reshape(B // C, C, S) for name in read}
+        batch["cls_positions"] = np.tile(S * np.arange(C, dtype=np.int32), (B // C, 1))
+        right = draw.integers(0, C, (B // C, 1), np.int32)
+        return batch | {"choices": right, "choice_weights": np.ones((B // C, 1), np.float32)}
     values: np.ndarray = draw.normal(size=(B, 1, labels)).astype(np.float32)
     if task == "single_label_classification":
         values = draw.integers(0, labels, (B, 1), np.int32)

@@ -68,6 +68,8 @@ def outputs_of(
     elif config.head.name == "tagger":
         labels = np.where(batch["token_weights"] > 0, batch["token_labels"], -100)
         inputs["labels"] = torch.from_numpy(labels).long()
+    elif config.head.name == "choice":
+        inputs["labels"] = torch.from_numpy(batch["choices"][:, 0]).long()
     else:
         labels = torch.from_numpy(batch["labels"][:, 0])
         inputs["labels"] = labels.long() if labels.dtype == torch.int32 else labels

@@ -21,6 +21,7 @@ BERT = Layout(
         "ForPreTraining",
         "ForNextSentencePrediction",
         "ForSequenceClassification",
+        "ForMultipleChoice",
         "Model",
     ),
     constants={"position_embedding_type": "absolute"},

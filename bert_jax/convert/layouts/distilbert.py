@@ -1,6 +1,6 @@
 """DistilBERT: modeling_distilbert.py of transformers, a BERT without token types and pooler."""
 
-from bert_jax.convert.layouts.layout import CLASSIFIER, QA, TAGGER, Layout
+from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, QA, TAGGER, Layout
 
 DISTILBERT = Layout(
     layout="distilbert",
@@ -28,8 +28,10 @@ DISTILBERT = Layout(
     ),
     token_types=False,
     classifier_dense="relu",
+    choice_dense="relu",
     head_dropout={
         CLASSIFIER: ("seq_classif_dropout", 0.2),
+        CHOICE: ("seq_classif_dropout", 0.2),
         TAGGER: ("dropout", None),
         QA: ("qa_dropout", 0.1),
     },

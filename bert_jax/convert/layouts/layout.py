@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
 from bert_jax.objectives.sequence_classification import SINGLE_LABEL
@@ -13,6 +14,7 @@ from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 CLASSIFIER: Final = SINGLE_LABEL.head
 TAGGER: Final = TOKEN_CLASSIFICATION.head
 QA: Final = QUESTION_ANSWERING.head
+CHOICE: Final = MULTIPLE_CHOICE.head
 # The classes of a family: the end of their names, and their heads.
 _CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ForPreTraining": (MASKED_LM.head, NEXT_SENTENCE.head),
@@ -21,6 +23,7 @@ _CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ForSequenceClassification": (CLASSIFIER,),
     "ForTokenClassification": (TAGGER,),
     "ForQuestionAnswering": (QA,),
+    "ForMultipleChoice": (CHOICE,),
     "Model": (),
 }
 
@@ -58,16 +61,21 @@ class Layout:
     other_types: Mapping[str, str] = field(default_factory=dict)
     # The classes with a pooler. Only with one there are those that have a sentence-pair head.
     with_pooler: tuple[str, ...] = ()
+    # Classes that compute otherwise than our models.
+    without: tuple[str, ...] = ()
     positions_after_pad: bool = False  # position 0 is row `pad_token_id` + 1 of the table
     only_gelu: bool = False  # its MLM head computes GELU with erf, whatever `hidden_act`
     token_types: bool = True  # whether it embeds them
-    # Its sequence classifier: see `HeadConfig`.
+    # Its heads of sequences: see `HeadConfig`.
     classifier_dense: Literal["tanh", "relu", "hidden_act"] | None = None
+    choice_dense: Literal["relu"] | None = None
     classifier_drops_input: bool = False
     # By head of a task: the key of config.json with the dropout rate at the input of its output
     # layer, and the default, None for that of the hidden states. A head that is not here has none.
     head_dropout: Mapping[str, tuple[str, float | None]] = field(
-        default_factory=lambda: dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None))
+        default_factory=lambda: dict.fromkeys(
+            (CLASSIFIER, TAGGER, CHOICE), ("classifier_dropout", None)
+        )
     )
     keys: Mapping[str, str] = field(default_factory=dict)  # of config.json: BERT's name -> its own
     # Keys of config.json with the one value that our models compute.
@@ -104,5 +112,6 @@ class Layout:
         return [
             HeadClass(ending, frozenset(heads), ending in self.with_pooler)
             for ending, heads in _CLASSES.items()
-            if ending in self.with_pooler or NEXT_SENTENCE.head not in heads
+            if ending not in self.without
+            and (ending in self.with_pooler or NEXT_SENTENCE.head not in heads)
         ]

@@ -1,12 +1,16 @@
 """RoBERTa: modeling_roberta.py of transformers. CamemBERT, PhoBERT and XLM-R have this layout."""
 
-from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, TAGGER, Layout
 
 LM_HEAD = (
     ("cls.predictions.transform.LayerNorm", "lm_head.layer_norm"),
     ("cls.predictions.transform.", "lm_head."),
     ("cls.predictions.", "lm_head."),
 )
+HEAD_DROPOUT = {
+    **dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None)),
+    CHOICE: ("hidden_dropout_prob", None),
+}
 ROBERTA = Layout(
     layout="roberta",
     position="learned",
@@ -16,10 +20,11 @@ ROBERTA = Layout(
     base="roberta",
     names=LM_HEAD,
     other_types={"camembert": "Camembert", "xlm-roberta": "XLMRoberta"},
-    with_pooler=("Model",),
+    with_pooler=("ForMultipleChoice", "Model"),
     positions_after_pad=True,
     only_gelu=True,
     classifier_dense="tanh",
     classifier_drops_input=True,
+    head_dropout=HEAD_DROPOUT,
     constants={"position_embedding_type": "absolute"},
 )

@@ -9,6 +9,7 @@ ROFORMER = Layout(
     model_type="roformer",
     prefix="RoFormer",
     base="roformer",
+    without=("ForMultipleChoice",),  # it reads the last position, padding or not
     classifier_dense="hidden_act",
     classifier_drops_input=True,
     head_dropout=dict.fromkeys((CLASSIFIER, TAGGER), ("hidden_dropout_prob", None)),

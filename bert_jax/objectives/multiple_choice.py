@@ -1,0 +1,55 @@
+"""Chooses one of several texts, such as the endings of a story: `…ForMultipleChoice`.
+
+Each choice is a sequence of its own, with what it is a choice for; the head gives each a score, and
+the loss is that of a softmax over the choices of an example. Sizes: B rows, N examples in a row,
+C choices of each.
+"""
+
+from functools import partial
+
+import jax
+
+from bert_jax.objectives.class_labels import class_baselines, class_sums
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.sequence_classification import (
+    SequenceClassifier,
+    classifier_flops,
+    has_dense,
+    reads_pooler,
+)
+from bert_jax.parallel.global_batch import Batch
+
+
+def _logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
+    """Returns a float32 score for each sequence, [B, N·C, 1]."""
+    return head(states, batch["cls_positions"])
+
+
+def _sums(scores: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+    """choices: int32 [B, N], the right one; choice_weights: float32 [B, N]."""
+    choices_BxN = batch["choices"]
+    logits_BxNxC = scores.reshape(*choices_BxN.shape, -1)
+    return class_sums(logits_BxNxC, choices_BxN, batch["choice_weights"])
+
+
+MULTIPLE_CHOICE = Objective(
+    name="multiple_choice",
+    title="Multiple choice",
+    head="choice",
+    weights="choice_weights",
+    make_head=partial(SequenceClassifier, outputs=1),
+    logits=_logits,
+    sums=_sums,
+    baselines=class_baselines,
+    flops=partial(classifier_flops, outputs=1),
+    needs_pooler=reads_pooler,
+    outputs=1,
+    tensors=(
+        Tensor("choice.dense.kernel", "classifier.dense.weight", 1, exists=has_dense),
+        Tensor("choice.dense.bias", "classifier.dense.bias", exists=has_dense),
+        Tensor("choice.output.kernel", "classifier.weight", 1),
+        Tensor("choice.output.bias", "classifier.bias"),
+    ),
+    head_title="multiple-choice",
+)
