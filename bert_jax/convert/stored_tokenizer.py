@@ -69,8 +69,9 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
         with checked_file(folder, "tokenizer.json", sums):
             read = Tokenizer.load(folder / "tokenizer.json")
-        tokenizer = _with_settings(read, values, kind, folder)
-        _say_defaults(tokenizer, values, kind, folder)
+        spec = json.loads(read.json)
+        tokenizer = _with_settings(read, spec, values, kind, folder)
+        _say_defaults(spec, values, kind, folder)
     else:
         tokenizer = _read_older(folder, values, kind, sums)
     found = with_added_tokens(tokenizer, folder, values, sums)
@@ -132,7 +133,7 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokeniz
     tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
     if values.get("do_lower_case") is None:
         say_casing(file, tokenizer)
-    return _with_settings(tokenizer, values, kind, file.parent)
+    return _with_settings(tokenizer, json.loads(tokenizer.json), values, kind, file.parent)
 
 
 def say_casing(file: Path, tokenizer: Tokenizer) -> None:
@@ -146,13 +147,16 @@ def say_casing(file: Path, tokenizer: Tokenizer) -> None:
 
 
 def _with_settings(
-    tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any, folder: Path
+    tokenizer: Tokenizer, spec: Any, values: Mapping[str, Any], kind: Any, folder: Path
 ) -> Tokenizer:
     """Returns a tokenizer with the settings of a tokenizer_config.json, which hold before those of
-    a tokenizer.json where the class applies them; UserError if whether it does is not known."""
+    a tokenizer.json where the class applies them; UserError if whether it does is not known.
+
+    spec: the values of tokenizer.json, which are changed.
+    """
     if kind in _AS_STORED:
         return tokenizer
-    spec, changed = json.loads(tokenizer.json), False
+    changed = False
     for classes, part, name, own in _settings_in(spec):
         value, stored = values.get(name), part.get(own)
         if value is None or value == stored:
@@ -183,9 +187,9 @@ def _settings_in(spec: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any], s
         yield _PREFIXING, splitter, "add_prefix_space", "add_prefix_space"
 
 
-def _say_defaults(tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any, folder: Path) -> None:
+def _say_defaults(spec: Any, values: Mapping[str, Any], kind: Any, folder: Path) -> None:
     """Logs where a tokenizer.json differs from what the classes do without a setting."""
-    for classes, part, name, own in _settings_in(json.loads(tokenizer.json)):
+    for classes, part, name, own in _settings_in(spec):
         stored = part.get(own)
         default = part.get("lowercase") if name == "strip_accents" else name in _NORMALIZER
         is_usual = stored == default or (name == "strip_accents" and stored is None)
