@@ -14,7 +14,7 @@ from bert_jax.errors import UsageError, UserError, count
 def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
-    define_config(values, words)
+    define_config(values, words, ablation=True)
     define_output(values, "workdir", "folder of the ablation", ablation_folder)
     at_once = "number of runs at once, each with its share of the cores"
     flags.DEFINE_integer("at_once", 1, at_once, 1, flag_values=values)

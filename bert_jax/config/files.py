@@ -34,9 +34,19 @@ _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
 def define_config(
-    values: flags.FlagValues, argv: Sequence[str], default: str | None = None
+    values: flags.FlagValues,
+    argv: Sequence[str],
+    default: str | None = None,
+    *,
+    ablation: bool = False,
 ) -> None:
-    """Defines `--config` and the overrides found in argv; `default`: a shipped name."""
+    """Defines `--config` and the overrides found in argv.
+
+    default: a shipped name. ablation: the command takes ablations, see `resolve`.
+    """
+    kind, names, example = "config", shipped(), "model.hidden_size=512"
+    if ablation:
+        kind, names, example = "ablation", shipped_ablations(), "seeds=0,1,2"
     has_flag = any(word.startswith(f"--{_FLAG}=") for word in argv)
     path = None if has_flag or default is None else shipped()[default]
     allow_configs_import()
@@ -45,8 +55,8 @@ def define_config(
     config_flags.DEFINE_config_file(
         _FLAG,
         path and str(path),
-        f"a shipped config ({', '.join(shipped())}) or the path of a .py, .yaml or .json file; "
-        f"--{_FLAG}.model.hidden_size=512 overrides a value"
+        f"a shipped {kind} ({', '.join(names)}) or the path of a .py, .yaml or .json file; "
+        f"--{_FLAG}.{example} overrides a value"
         f"{f' (default {default})' if default else ''}",
         flag_values=values,
         sys_argv=list(argv),

@@ -20,7 +20,7 @@ from bert_jax.commands.command import parse
 from bert_jax.config import ablation as config_ablation
 from bert_jax.config.files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
-from bert_jax.config.shipped import shipped_ablations
+from bert_jax.config.shipped import shipped, shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training import per_example
@@ -287,6 +287,17 @@ def test_a_full_disk_is_one_line(place, tmp_path, store, capsys, monkeypatch):
 def test_a_value_of_another_type_is_named_with_what_to_give(values, line):
     with pytest.raises(UserError, match=f"^{re.escape(line)}"):
         config_ablation.ablation(**{"variants": {"a": {}, "b": {}}, **values})
+
+
+def test_help_lists_what_the_command_takes(capsys):
+    for command, own, other in (
+        ("ablate run", shipped_ablations(), shipped()),
+        ("pretrain", shipped(), shipped_ablations()),
+    ):
+        assert cli.main([*command.split(), "--help"]) == 0
+        (listed,) = re.findall(r"a shipped \w+ \((.*?)\) or the path", capsys.readouterr().out)
+        assert listed.split(", ") == list(own)
+        assert not set(listed.split(", ")) & set(other)
 
 
 def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, store, monkeypatch):
