@@ -1,8 +1,8 @@
 """The code that travels to the hosts of a job: one tar, known by the digest of its content.
 
 From a git checkout the tracked files that a job runs; from an installation nothing, as hosts
-install the same release. With either, the config file that --config=path.py names and the modules
-beside it that it imports.
+install the same release. With either, the files that --config=path.py and --module=path.py name,
+each with the modules beside it that it imports.
 """
 
 import ast
@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.errors import UserError
@@ -21,6 +21,7 @@ from bert_jax.storage.digest import sha256
 from bert_jax.storage.regular_file import read_regular
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
+_MODULES = "modules"  # with a folder for each
 # What a job runs; changes elsewhere in a checkout (docs, tests) make no other bundle.
 _PRODUCT = ("bert_jax", "configs", "data_pipeline", "launch", "requirements/tpu.txt")
 
@@ -32,6 +33,7 @@ class Bundle:
     digest: sha256 of `archive`, an uncompressed tar that is the same for the same content.
     version: the release to install where `has_code` is false.
     config: path of the user's config file in the tar; None for a shipped config.
+    modules: paths of the user's modules in the tar.
     """
 
     digest: str
@@ -39,19 +41,27 @@ class Bundle:
     version: str
     has_code: bool
     config: str | None = None
+    modules: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return bundle_name(self.digest)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the user's files in the tar."""
+        return (*((self.config,) if self.config else ()), *self.modules)
+
     def python_path(self, root: str) -> tuple[str, ...]:
         """Returns the folders to import from, where `root` has the unpacked tar."""
         code = (f"{root}/{_CODE}",) if self.has_code else ()
-        return (*code, f"{root}/{_CONFIG}") if self.config else code
+        return (*code, *(f"{root}/{file.rpartition('/')[0]}" for file in self.files))
 
 
-def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
-    """Returns the bundle of this code and the user's config file.
+def make(
+    version: str, config: Path | None, modules: Sequence[Path] = (), *, checkout: Path | None
+) -> Bundle:
+    """Returns the bundle of this code and the user's files.
 
     version: of the installed package. config: None for a shipped one. checkout: the code, in which
     uncommitted changes are recorded, see `checkout_of`; None leaves it out.
@@ -70,8 +80,11 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
             form = ("--no-color", "--no-ext-diff", "--binary")
             diff = _git(checkout, "diff", "HEAD", *form, "--", *_PRODUCT)
             files[_DIFF] = diff.encode(errors="surrogateescape")
+    folders = {f"{_MODULES}/{number}": path for number, path in enumerate(modules)}
     if config is not None:
-        files |= {f"{_CONFIG}/{name}": data for name, data in config_files(config).items()}
+        folders[_CONFIG] = config
+    for folder, path in folders.items():
+        files |= {f"{folder}/{name}": data for name, data in config_files(path).items()}
     files[_RECORD] = (json.dumps(record, indent=2) + "\n").encode()
     archive = _tar(files)
     return Bundle(
@@ -80,6 +93,7 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
         version=version,
         has_code=checkout is not None,
         config=None if config is None else f"{_CONFIG}/{config.name}",
+        modules=tuple(f"{_MODULES}/{number}/{path.name}" for number, path in enumerate(modules)),
     )
 
 

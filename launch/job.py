@@ -107,16 +107,19 @@ class Job(JobId):
                 )
 
     def words(self, root: str) -> tuple[str, ...]:
-        """Returns the command with the config file's path on a host.
+        """Returns the command with the paths of the user's files on a host.
 
         root: the folder in which the bundle is unpacked there.
         """
-        if self.bundle.config is None:
-            return self.command
-        return tuple(
-            f"--config={root}/{self.bundle.config}" if word.startswith("--config=") else word
-            for word in self.command
-        )
+        config, modules = self.bundle.config, iter(self.bundle.modules)
+        words = []
+        for word in self.command:
+            if config is not None and word.startswith("--config="):
+                word = f"--config={root}/{config}"
+            elif word.startswith("--module="):
+                word = f"--module={root}/{next(modules)}"
+            words.append(word)
+        return tuple(words)
 
     def digest(self, backend: "Backend") -> str:
         """Returns a digest of what the user asked for, but for the code: equal if the same command

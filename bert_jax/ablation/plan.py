@@ -81,7 +81,12 @@ def _detectable(results: Results) -> list[str]:
     return lines
 
 
-def commands(ablation: Ablation, runs: Sequence[Run], workdir: AblationDir) -> str:
-    """Returns the line of each run, to be typed or given to a launcher."""
-    words = (spec.words(ablation, run, workdir.run(run)) for run in runs)
+def commands(
+    ablation: Ablation, runs: Sequence[Run], workdir: AblationDir, modules: Sequence[str] = ()
+) -> str:
+    """Returns the line of each run, to be typed or given to a launcher.
+
+    modules: the flags --module of each.
+    """
+    words = ([*spec.words(ablation, run, workdir.run(run)), *modules] for run in runs)
     return "\n".join(f"{program()} {shlex.join(each)}" for each in words)

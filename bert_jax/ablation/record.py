@@ -5,6 +5,7 @@ The keys of `ablation.json`:
     base                values of the base of all runs; a report reads them here, so that it
                         executes nothing, and an edited base is noticed
     store, stores       digests and sources of its store, and of the stores of variants
+    modules             the rows of the user's modules that variants use, see `used_rows`
     task_files          digests of the training and held-out examples of each task
     seeds               the seeds, and when they were given; they may be added to
     first_report        when `ablate report` first ran, and the seeds of that time
@@ -14,6 +15,7 @@ The keys of `ablation.json`:
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from etils import epath
@@ -25,6 +27,7 @@ from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.errors import UserError
+from bert_jax.extensions.registry import check_rows, used_rows
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.files import read_bytes
@@ -60,12 +63,15 @@ def describe(ablation: Ablation) -> dict[str, Any]:
         if variant.config.data.store != values.store
     }
     files = tasks.file_digests(values, ablation.measures, model)
+    used = (used_rows(flatten(to_dict(variant.config))) for variant in ablation.variants)
+    modules = {json.dumps(row): row for row in chain.from_iterable(used)}
     about = {
         "config": to_dict(values),
         "base": ablation.base,
         "store": stores.identity(values.store),
         **({"stores": others} if others else {}),
         **({"task_files": files} if files else {}),
+        **({"modules": [*modules.values()]} if modules else {}),
     }
     return dict(json.loads(json.dumps(about, default=str)))  # as it is read
 
@@ -227,6 +233,7 @@ def read(workdir: AblationDir) -> dict[str, Any]:
         with storage_errors(path):
             values: dict[str, Any] = json_record.read(path, {"config": _CONFIG, "store": _STORE})
         _check_form(values)
+        check_rows(values.get("modules", ()))
     except UserError:
         raise
     except VALUE_ERRORS as error:

@@ -1,5 +1,6 @@
 """`bert-jax ablate run|report`: runs that differ in settings, and what their differences show."""
 
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     from bert_jax.config.serialization import plain
 
     ablation = spec.read(plain(values.config))
+    modules = [f"--module={os.path.abspath(path)}" for path in values.module]
     workdir = AblationDir.open(values.workdir)
     spec.shard_of([], values.shard)
     if workdir.record.exists() or not values.plan:
@@ -45,7 +47,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     ablation, spent = budget.equalize_budgets(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
     if values.plan and values.commands:
-        print(plan.commands(ablation, runs, workdir))
+        print(plan.commands(ablation, runs, workdir, modules))
         return 0
     if values.plan:
         exists = workdir.record.exists()
@@ -53,7 +55,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
         print(plan.text(runs, results.read(ablation, workdir, runs, spent, known)))
         return 0
     record.note_command(workdir, typed(values))
-    options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
+    options = [*modules, *([f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else [])]
     runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)
     code = runner.run()
     print(runner.shares())

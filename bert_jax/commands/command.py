@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
+from bert_jax.commands.paths import define_input
 from bert_jax.errors import UsageError, nearest, nearest_name
 
 
@@ -23,20 +24,46 @@ class Command:
     takes_ablation: bool = False  # its --config is an ablation
     starts: bool = False  # its positional arguments are the command line of another command
     is_run: bool = False  # its output is a log: it succeeds even if that cannot be written
+    takes_modules: bool = True  # --module=PATH
     # It checks its outputs in buckets itself, after all that needs no network.
     checks_buckets: bool = False
 
 
 def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """Returns a command's unparsed flags, and its words with its config's name as a path; UserError
-    if no such config exists."""
+    """Executes the modules that a command is given; returns its unparsed flags, and its words with
+    its config's name as a path. UserError if no such config exists, or as `modules.load`."""
     values, words = flags.FlagValues(), [_with_home(_underscored(word)) for word in words]
+    if command.takes_modules and any(word.startswith(("--module", "-module")) for word in words):
+        words = _with_modules(words)
     if not command.starts and any(word.startswith("--config") for word in words):
         from bert_jax.config.files import resolve
 
         words = resolve(words, ablation=command.takes_ablation)
-    command.define(values, words)
+    define_flags(command, values, words)
     return values, words
+
+
+def define_flags(command: Command, values: flags.FlagValues, words: Sequence[str]) -> None:
+    """Defines the flags of a command, its own and --module."""
+    command.define(values, words)
+    if command.takes_modules:
+        text = (
+            "a .py file of yours to execute first, which adds kinds of masking, sources, "
+            "optimizers or tasks; may be repeated"
+        )
+        define_input(values, "module", text, repeated=True)
+
+
+def _with_modules(words: Sequence[str]) -> list[str]:
+    """Executes the modules that words name; returns the words, with each as one."""
+    from bert_jax.config.files import joined
+    from bert_jax.extensions.modules import load
+
+    words = joined(words)
+    for word in words:
+        if match := re.fullmatch("--?module=(.*)", word, re.DOTALL):
+            load(match[1])
+    return words
 
 
 def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:

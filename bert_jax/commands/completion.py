@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command
+from bert_jax.commands.command import Command, define_flags
 from bert_jax.commands.launch_job import JOBS
 from bert_jax.errors import UsageError, nearest
 
@@ -88,6 +88,7 @@ def command(commands: Mapping[str, Command]) -> Command:
         lambda values, words: None,
         run,
         arguments=" SHELL",
+        takes_modules=False,
     )
 
 
@@ -130,7 +131,7 @@ def _flags(item: Command) -> tuple[list[str], list[str]]:
     from bert_jax.config.shipped import shipped
 
     defined = flags.FlagValues()
-    item.define(defined, [])
+    define_flags(item, defined, [])
     words, values = ["--help"], []
     for name in defined:
         flag = defined[name]

@@ -94,6 +94,7 @@ COMMANDS = {
         "bert-jax convert import --from=uncased_L-12_H-768_A-12.zip --out=model",
         _define_import,
         _run_import,
+        takes_modules=False,
     ),
     "convert verify": Command(
         "compare two models of any kind, layer by layer, on the same text",

@@ -267,6 +267,7 @@ COMMANDS = {
         "bert-jax data verify --store=store",
         _define_verify,
         _run_verify,
+        takes_modules=False,
     ),
     "data inspect": Command(
         "show the contents of a token store and the examples made from it",

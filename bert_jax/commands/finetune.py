@@ -1,7 +1,6 @@
 """`bert-jax finetune` and `bert-jax predict`: a model for a task."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from bert_jax.commands.run_flags import (
     find_deadline,
     find_processes,
     job_of,
+    read_run_config,
     run_options,
     stopping_at,
 )
@@ -38,12 +38,10 @@ def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     start = time.monotonic()
-    from bert_jax.config.files import read_config
     from bert_jax.finetune.runs import finetune_seeds, seed_folders
-    from bert_jax.training.initial_architecture import find_architecture
 
     first, *others = seed_folders(values.workdir, values.seeds)
-    config = read_config(values, functools.partial(find_architecture, workdir=first))
+    config = read_run_config(values, first)
     from bert_jax.distributed.job import Job, in_process_job
     from bert_jax.runtime import compile_cache
 

@@ -238,6 +238,7 @@ def _commands(backend: str) -> dict[str, Command]:
             f"{start} {verb} --name=b1{about.place}",
             functools.partial(define, backend),
             functools.partial(run, backend),
+            takes_modules=False,
         )
 
     return {
@@ -270,6 +271,7 @@ COMMANDS = {
         _run_local_run,
         arguments=" COMMAND [--flag=value ...]",
         starts=True,
+        takes_modules=False,
         is_run=True,
     ),
     **{name: command for backend in _BACKENDS for name, command in _commands(backend).items()},

@@ -40,7 +40,7 @@ def _probe(config: "Config", command: Sequence[str], topology: str) -> str:
     if cached.is_file():
         return f"fits {topology}, as compiled before"
     say(f"config: compiling for {topology}, which may take some minutes")
-    words = [word for word in command if word.startswith("--config")]
+    words = [word for word in command if word.startswith(("--config", "--module="))]
     result = _compile([*words, f"--topology={topology}", "--json"])
     for phase in result["phases"]:
         if not phase["fits"]:
@@ -77,11 +77,13 @@ def _cached(config: "Config", topology: str) -> Path:
     import bert_jax
     from bert_jax.aot.topology import version
     from bert_jax.config.serialization import to_dict
+    from bert_jax.extensions.registry import added
     from bert_jax.runtime.versions import versions
     from bert_jax.storage.cache_dir import cache_dir
     from bert_jax.storage.digest import file_digest, json_digest
 
     sources = sorted(Path(bert_jax.__file__).parent.rglob("*.py"))
     code = [file_digest(path) for path in sources]
-    about = [to_dict(config), topology, version(), versions(), code]
+    modules = [module.sha256 for module in added()]
+    about = [to_dict(config), topology, version(), versions(), code, *modules]
     return cache_dir() / "launch" / f"{json_digest(about)}.json"

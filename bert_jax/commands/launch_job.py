@@ -1,14 +1,15 @@
 """Makes the job of a launch command, and the checks before it is created."""
 
-import functools
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from bert_jax.commands import finetune, pretrain
 from bert_jax.commands.command import need, parse
+from bert_jax.commands.run_flags import read_run_config
 from bert_jax.errors import UsageError, UserError, nearest
 
 if TYPE_CHECKING:
@@ -47,13 +48,7 @@ def parse_command(
             f"--seeds runs in one process, {launcher} starts several; start a job for each "
             "--config.seed"
         )
-    from bert_jax.config.files import read_config
-    from bert_jax.storage.remote import is_remote
-    from bert_jax.training.initial_architecture import find_architecture
-
-    workdir = None if offline and is_remote(values.workdir) else values.workdir
-    model_of = functools.partial(find_architecture, workdir=workdir)
-    return values, read_config(values, model_of, offline=offline)
+    return values, read_run_config(values, values.workdir, offline=offline)
 
 
 def make_job(
@@ -87,6 +82,7 @@ def make_job(
         bundle=bundle.make(
             version("bert-jax"),
             None if path in shipped().values() else path,
+            modules=[Path(path) for path in trainer.module],
             checkout=None if backend.has_image else bundle.checkout_of(bundle.__file__),
         ),
         topology=job.find_topology(values.topology) if backend.needs_topology else None,

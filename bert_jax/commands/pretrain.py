@@ -1,6 +1,5 @@
 """`bert-jax pretrain`: trains a model."""
 
-import functools
 import time
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ from bert_jax.commands.run_flags import (
     find_deadline,
     find_processes,
     job_of,
+    read_run_config,
     run_options,
     stopping_at,
 )
@@ -30,10 +30,7 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "config", "workdir")
     start = time.monotonic()
-    from bert_jax.config.files import read_config
-    from bert_jax.training.initial_architecture import find_architecture
-
-    config = read_config(values, functools.partial(find_architecture, workdir=values.workdir))
+    config = read_run_config(values, values.workdir)
     from bert_jax.training.loop import pretrain
 
     topology, options = find_processes(values, config), run_options(values)

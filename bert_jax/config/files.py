@@ -30,6 +30,7 @@ from bert_jax.storage.regular_file import check_not_special
 ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
 _VOCABULARY = "vocab_size"
+_JOINED = (_FLAG, "module")
 _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
@@ -83,11 +84,12 @@ def resolve(argv: Sequence[str], *, ablation: bool = False) -> list[str]:
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """Returns argv with `--config NAME` as one word."""
+    """Returns argv with `--config NAME` and `--module PATH` as one word each."""
     words = list(argv)
     for i, word in enumerate(words):
-        if word in (f"--{_FLAG}", f"-{_FLAG}") and i + 1 < len(words):
-            words[i : i + 2] = [f"--{_FLAG}={words[i + 1]}", ""]
+        name = word.lstrip("-")
+        if name in _JOINED and word in (f"--{name}", f"-{name}") and i + 1 < len(words):
+            words[i : i + 2] = [f"--{name}={words[i + 1]}", ""]
     return [word for word in words if word]
 
 

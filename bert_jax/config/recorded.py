@@ -10,6 +10,7 @@ from typing import Any, Final
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig, with_head
+from bert_jax.extensions.registry import check_rows
 
 HEAD: Final = "head"  # key in the model's configuration, and in a description's data
 
@@ -21,12 +22,25 @@ def recorded(config: Config) -> dict[str, Any]:
     return values
 
 
+def settings_of(description: Mapping[str, Any]) -> Config:
+    """Returns the configuration of a run as it was given, without the head of a task.
+
+    Raises:
+        UserError: as `check_rows`.
+    """
+    check_rows(description.get("modules", ()))
+    return from_dict(description["config"], Config)
+
+
 def config_of(description: Mapping[str, Any]) -> Config:
     """Returns the configuration of a run; its model is a `TaskModelConfig` if it has a task's head.
 
     description: of a run, or the metadata of a checkpoint.
+
+    Raises:
+        UserError: as `settings_of`.
     """
-    config = from_dict(description["config"], Config)
+    config = settings_of(description)
     return config.with_model(_with_head(config.model, description))
 
 

@@ -1,16 +1,20 @@
 """Tables of rows by name: the kinds of masking, sources, optimizers and tasks that a user can name.
 
 A row of the project is written as "module:NAME" and imported when it is used, so that a table needs
-none of the packages that its rows need. A module of the user adds its rows with `Registry.add`.
+none of the packages that its rows need. A module of the user adds its rows with `Registry.add`;
+what a run or a store was made with records which module that was.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar, cast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
 
 from bert_jax.errors import UserError
+from bert_jax.extensions.modules import Module, module_of, repeat
 
 Row = TypeVar("Row")
+_registries: "Final[dict[str, Registry[Any]]]" = {}  # by `what`
 
 
 class Registry(Mapping[str, Row]):
@@ -19,11 +23,14 @@ class Registry(Mapping[str, Row]):
     Args:
         what: a row is, for messages: "kind of masking".
         rows: the project's own, "module:NAME" by name.
+        key: of the setting of a run that names a row: "data.masking"; "" if none does.
     """
 
-    def __init__(self, what: str, rows: Mapping[str, str]) -> None:
-        self.what = what
-        self._own, self._rows = frozenset(rows), dict[str, Any](rows)
+    def __init__(self, what: str, rows: Mapping[str, str], key: str = "") -> None:
+        self.what, self.key = what, key
+        self._rows = dict[str, Any](rows)
+        self._modules = dict[str, Module]()  # of the rows that users added
+        _registries[what] = self
 
     def __getitem__(self, name: str) -> Row:
         row = self._rows[name]
@@ -42,7 +49,67 @@ class Registry(Mapping[str, Row]):
         return name in self._rows
 
     def add(self, name: str, row: Row) -> None:
-        """Adds a row of a user's module; UserError if the project has one of this name."""
-        if name in self._own:
-            raise UserError(f"{self.what} {name!r} exists; give yours another name")
-        self._rows[name] = row
+        """Adds a row of a user's module, which may be executed again; UserError if another one, or
+        the project, has a row of this name."""
+        module = self._modules.get(name)
+        caller = module_of(sys._getframe(1))
+        if name in self._rows and (module is None or module.path != caller.path):
+            of = f" in {module.path}" if module and module.path else ""
+            raise UserError(f"{self.what} {name!r} exists{of}; give yours another name")
+        self._rows[name], self._modules[name] = row, caller
+
+    def module_of(self, name: str) -> Module | None:
+        """Returns the user's module that added a row; None for the project's own."""
+        return self._modules.get(name)
+
+
+def added() -> list[Module]:
+    """Returns the user's modules that added rows."""
+    modules = (m for registry in _registries.values() for m in registry._modules.values())
+    return list(dict.fromkeys(modules))
+
+
+def repeat_all(modules: Iterable[Module]) -> None:
+    """Adds the rows of some modules in a worker process, unless they are there."""
+    for module in modules:
+        if module not in added():
+            repeat(module)
+
+
+def used_rows(settings: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns the record of the users' rows that settings name.
+
+    settings: of a run, by key: "data.masking".
+    """
+    return [
+        {"what": registry.what, "row": name, "module": module.name, "sha256": module.sha256}
+        for registry in _registries.values()
+        if (name := settings.get(registry.key)) and (module := registry.module_of(name))
+    ]
+
+
+def check_rows(rows: Iterable[Mapping[str, str]]) -> None:
+    """Raises UserError, which names the modules, if rows that a run was made with are missing or
+    those of another file.
+
+    rows: the run's record of them, see `used_rows`.
+    """
+    missing, others = [], []
+    for row in rows:
+        registry = _registries.get(row["what"])
+        module = registry.module_of(row["row"]) if registry else None
+        if module and module.sha256 == row["sha256"]:
+            continue
+        name = f"--module={row['module']} (sha256 {row['sha256'][:12]}…)"
+        words = f"{name if row['module'] else 'Python'}, which defines {row['what']} {row['row']!r}"
+        if module:
+            others.append(f"{words}, not with {module.path or 'this'} ({module.sha256[:12]}…)")
+        else:
+            missing.append(words)
+    if missing:
+        raise UserError(f"this run was made with {' and '.join(missing)}; give it")
+    if others:
+        raise UserError(
+            f"this run was made with {' and '.join(others)}; put the old file back: a changed one "
+            "needs a new run"
+        )

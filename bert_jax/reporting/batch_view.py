@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 from etils import epath
 
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, T
     """Returns a run's configuration and the store it trains on; UserError if the workdir holds no
     run, or the store is not the run's. `store_path`: of the store, if it was moved."""
     run = description.read(workdir)
-    config = from_dict(run["config"], Config)
+    config = settings_of(run)
     if config.task.name:
         raise UserError(
             f"{workdir}: fine-tuned for {config.task.name}; only batches of pretraining are shown"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import from_dict
 from bert_jax.errors import count
 from bert_jax.metrics.records import is_finite
 
@@ -22,7 +22,7 @@ def run_facts(
 ) -> dict[str, str]:
     """Returns name -> text of what is known about the first `step` updates of a run; older runs
     recorded less. run: its description, or the metadata of a checkpoint."""
-    config, before = from_dict(run["config"], Config), steps_before(run)
+    config, before = settings_of(run), steps_before(run)
     logged = [record for record in records if record["step"] <= step]
     times = [record["time"] for record in logged if is_finite(record.get("time"))]
     steps = steps_by_phase(config, step, before)

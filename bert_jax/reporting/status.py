@@ -10,8 +10,8 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.catalog import Quarantined, health, list_checkpoints, list_quarantined
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import from_dict
 from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import records as metrics
@@ -97,7 +97,7 @@ def read(folder: epath.PathLike) -> Status:
     config.json is damaged."""
     workdir = Workdir.open(folder)
     run = description.read(workdir)
-    config = from_dict(run["config"], Config)
+    config = settings_of(run)
     problems = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
     records = [r for r in metrics.records(workdir.metrics) if is_finite(r.get("time"))]
     history = attempts.split(records)

@@ -6,8 +6,8 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records
@@ -36,7 +36,7 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
 
     workdir, status = Workdir.open(folder), read(folder)
     run = description.read(workdir)
-    config = from_dict(run["config"], Config)
+    config = settings_of(run)
     path_of_store, store = _store(workdir, run, config)
     logged = [*records.records(workdir.metrics)]
     page = html.Page(f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}")

@@ -15,6 +15,7 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
@@ -55,7 +56,7 @@ def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) 
             f"{workdir}: fine-tuned for {task}; its results are in {results}, and `bert-jax "
             "predict` writes its predictions"
         )
-    config = from_dict(description["config"], Config)
+    config = settings_of(description)
     limited = dataclasses.replace(config.evaluation, batches=batches)
     return dataclasses.replace(config, evaluation=limited)
 

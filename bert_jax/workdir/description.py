@@ -10,8 +10,9 @@ from etils import epath
 
 from bert_jax.config.recorded import head_of, recorded
 from bert_jax.config.schema import Config, PhaseConfig
-from bert_jax.config.serialization import to_dict
+from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import StorageError, UserError
+from bert_jax.extensions.registry import used_rows
 from bert_jax.runtime.versions import software
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest
@@ -69,8 +70,10 @@ def describe(
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
+    values = recorded(config)
+    modules = used_rows(flatten(values))
     return {
-        "config": recorded(config),
+        "config": values,
         "data": {
             "tokenizer": data.tokenizer_digest,
             "train": data.train.digest,
@@ -83,6 +86,7 @@ def describe(
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
         **({"files": dict(files)} if files else {}),
+        **({"modules": modules} if modules else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase) for phase in shapes or config.phases],
@@ -154,6 +158,7 @@ _FORM: Final = {
     "adopted?": [{"state": str}],
     "time_budget?": _is_budget,
     "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},
+    "modules?": [dict.fromkeys(("what", "row", "module", "sha256"), json_record.text)],
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
     "step_flops?": [_is_positive_number],

@@ -16,6 +16,7 @@ from bert_jax.config.on_resume import OnResume, on_resume
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
 from bert_jax.errors import UserError
+from bert_jax.extensions.registry import check_rows
 from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
@@ -142,6 +143,7 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     Args:
         old: the previous description, from config.json or a checkpoint.
     """
+    check_rows(old.get("modules", ()))
     try:
         before, after = _comparable(old), _comparable(new)
         differences = compare(old, new, step)

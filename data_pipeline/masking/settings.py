@@ -17,6 +17,7 @@ MODES: Final[Registry[Any]] = Registry(
         "span": "bert_jax.data_pipeline.masking.spans:MODE",
         "roberta": "bert_jax.data_pipeline.masking.roberta:MODE",
     },
+    key="data.masking",
 )
 SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max-pair-targets)
 

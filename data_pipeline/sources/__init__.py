@@ -41,7 +41,7 @@ KINDS: Final[Registry[Kind]] = Registry(
     },
 )
 # Kinds whose files bert-jax writes: not for the command line.
-_WRITTEN: Final[Registry[Kind]] = Registry("source kind", {"documents": f"{_HERE}.documents:KIND"})
+_WRITTEN: Final[Registry[Kind]] = Registry("written kind", {"documents": f"{_HERE}.documents:KIND"})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 

@@ -30,6 +30,8 @@ from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.store_build.units import versions_of
 from bert_jax.data_pipeline.store_build.worker_package import write_package
 from bert_jax.errors import UserError, nearest, nearest_name
+from bert_jax.extensions.modules import Module
+from bert_jax.extensions.registry import added, repeat_all
 from bert_jax.storage.files import path_of, read_bytes
 from bert_jax.storage.remote import is_remote, open_path, put, reason
 
@@ -126,7 +128,7 @@ def build_with_beam(
     beam = _import_beam()
     failure = f"{folder}/failure-{secrets.token_hex(4)}.txt"
     versions = {unit.source.name: versions_of(unit) for unit in units}
-    build = partial(_build, versions=versions, failure=failure)
+    build = partial(_build, versions=versions, modules=added(), failure=failure)
     with tempfile.TemporaryDirectory() as scratch, _watched(units, folder, finished, update):
         words = [_QUIET, _NO_DOWNLOAD, *pipeline.options]  # of the same option, the last counts
         if pipeline.runner not in _ON_THIS_MACHINE:
@@ -170,12 +172,18 @@ def _absolute(path: Path) -> Path:
     return path if is_remote(path) else path.absolute()  # links stay: names of files depend on them
 
 
-def _build(unit: Unit, versions: Mapping[str, Mapping[str, Any]], failure: str) -> None:
+def _build(
+    unit: Unit,
+    versions: Mapping[str, Mapping[str, Any]],
+    modules: Sequence[Module],
+    failure: str,
+) -> None:
     """Builds a shard, on a worker. What the user has to mend is written to `failure`: otherwise a
     runner would try again, and report it as the end of a traceback."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with _one_at_a_time:
         try:
+            repeat_all(modules)
             _check_versions(unit, versions[unit.source.name])
             build_shard(_local(unit) if unit.bucket else unit, lambda count: None)
         except (UserError, OSError) as error:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bert_jax.data_pipeline.sources import Found, SourceSpec, check, kind_of, ranges
+from bert_jax.data_pipeline.sources import KINDS, Found, SourceSpec, check, kind_of, ranges
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES
 from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.sources.reading import remedy_of
@@ -122,8 +122,12 @@ def _options(spec: SourceSpec) -> dict[str, Any]:
 
 
 def _libraries(spec: SourceSpec) -> dict[str, str]:
-    """Returns the versions of the packages that decide what a source's kind reads."""
-    return {name: importlib.metadata.version(name) for name in kind_of(spec).libraries}
+    """Returns the versions of the packages, and of the user's module, that decide what a source's
+    kind reads."""
+    module = KINDS.module_of(spec.kind)
+    return {name: importlib.metadata.version(name) for name in kind_of(spec).libraries} | (
+        {f"--module={module.name}": module.sha256} if module else {}
+    )
 
 
 def _position(part: Range) -> list[int]:

@@ -13,6 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
+from bert_jax.extensions.modules import Module
+from bert_jax.extensions.registry import added, repeat_all
 from bert_jax.storage.progress import byte_bar
 
 _REFRESH = 0.2  # seconds
@@ -90,7 +92,7 @@ def _run_pool(
 ) -> None:
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)
-    pool = ProcessPoolExecutor(workers, context, _start, (counter,))
+    pool = ProcessPoolExecutor(workers, context, _start, (counter, added()))
     try:
         pending: set[Future[None]] = {pool.submit(_call, work, job) for job in jobs}
         while pending:
@@ -107,8 +109,9 @@ def _run_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _start(counter: Any) -> None:
-    """Initializes a worker process."""
+def _start(counter: Any, modules: Sequence[Module]) -> None:
+    """Initializes a worker process. modules: of the user, that add rows."""
+    repeat_all(modules)
     global _counter
     _counter = counter
     os.environ[_PARALLELISM] = "false"

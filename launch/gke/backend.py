@@ -73,9 +73,9 @@ class Gke:
                 raise UserError(
                     f"--env_from={name}={reference}: give SECRET/KEY of a Kubernetes secret"
                 )
-        if job.bundle.config and len(job.bundle.archive) > _MAX_CONFIG:
+        if job.bundle.files and len(job.bundle.archive) > _MAX_CONFIG:
             raise UserError(
-                f"{job.bundle.config} and the modules beside it exceed {_MAX_CONFIG:,} "
+                f"{', '.join(job.bundle.files)} and the modules beside it exceed {_MAX_CONFIG:,} "
                 "bytes, the limit of a ConfigMap; put them into the image"
             )
 
@@ -91,7 +91,7 @@ class Gke:
         )  # fmt: skip
         objects = {"jobset.json": job_set}
         words = [self._kubectl.words("create", "--filename=jobset.json")]
-        if job.bundle.config:
+        if job.bundle.files:
             objects["config.json"] = manifest.config_map(job)
             words.insert(0, self._kubectl.words("apply", "--filename=config.json"))
         files = {name: json.dumps(found, indent=2) + "\n" for name, found in objects.items()}

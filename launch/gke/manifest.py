@@ -140,7 +140,7 @@ def _pod(job: Job, tpu: Slice, image: str, labels: dict[str, str]) -> dict[str, 
     variables = {
         **dict(job.env),
         "PYTHONUNBUFFERED": "1",
-        **({"PYTHONPATH": ":".join(job.bundle.python_path(root))} if job.bundle.config else {}),
+        **({"PYTHONPATH": ":".join(job.bundle.python_path(root))} if job.bundle.files else {}),
     }
     env: list[dict[str, Any]] = [
         {"name": name, "value": _literal(value)} for name, value in variables.items()
@@ -169,7 +169,7 @@ def _pod(job: Job, tpu: Slice, image: str, labels: dict[str, str]) -> dict[str, 
         ],
         "containers": [container],
     }
-    if job.bundle.config:
+    if job.bundle.files:
         container["volumeMounts"] = [{"name": "config", "mountPath": root, "readOnly": True}]
         paths = [{"key": _key(i), "path": path} for i, path in enumerate(_config_files(job))]
         config = {"name": config_name(job), "items": paths}

@@ -48,4 +48,4 @@ class Submission:
 
 def at_root(word: str, root: str) -> str:
     """Returns a word of a submission on a host that has unpacked the bundle in `root`."""
-    return re.sub(rf"^(--config=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)
+    return re.sub(rf"^(--(?:config|module)=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)
