@@ -30,16 +30,31 @@ def _define_source(values: flags.FlagValues) -> None:
 
 def _text_of(text: str, values: flags.FlagValues) -> list[Path]:
     """Returns the files and folders of text that a source names."""
-    from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.sources.finding import named
 
-    return named(parse_source(text, values.data_dir or "").path)
+    return named(_source(text, values).path)
 
 
 def _sources(values: flags.FlagValues) -> "list[SourceSpec]":
-    from bert_jax.data_pipeline.sources import parse_source
+    return [_source(text, values) for text in values.source]
 
-    return [parse_source(text, values.data_dir or "") for text in values.source]
+
+def _source(text: str, values: flags.FlagValues) -> "SourceSpec":
+    """Parses a source; if the build was begun with a module that knows its kind, the error names
+    that."""
+    from bert_jax.data_pipeline import sources
+
+    try:
+        return sources.parse_source(text, values.data_dir or "")
+    except UserError as error:
+        kind = text.partition(":")[0]
+        if kind in sources.KINDS or "work" not in values or not values.out:
+            raise
+        from bert_jax.data_pipeline.store_build.build import module_of
+
+        if made := module_of(kind, values.out, values.work):
+            raise UserError(f"{error}; {values.out} was built with {made}: give it") from None
+        raise
 
 
 def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -33,9 +33,11 @@ from bert_jax.data_pipeline.store_build.shard import build_shard, forget_words
 from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.store_build.shards import WORK, ShardFolders
 from bert_jax.data_pipeline.store_build.units import Plan, difference, plan_units
+from bert_jax.data_pipeline.store_build.units import module_of as settings_module
 from bert_jax.data_pipeline.store_build.workers import run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.extensions.registry import added
 from bert_jax.storage import atomic
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.outputs import OutputKind, check_output
@@ -249,8 +251,9 @@ def _ready(
     missing = [unit for unit in plan.units if unit not in found]
     if merge_only and missing:
         raise _missing(missing, plan.units, count)
-    if pipeline and missing:
+    if added() or (pipeline and missing):
         folders.record(plan.settings, count)
+    if pipeline and missing:
         found |= _build_with_beam(inputs, missing, pipeline, progress)
         built = sum(unit.bytes for unit in missing)
     else:
@@ -326,6 +329,14 @@ def _missing(missing: Sequence[Unit], units: Sequence[Unit], count: int) -> User
         f"{len(missing):,} of {len(units):,} shards are missing{of}; the first is of {first.path} "
         f"from {first.start:,} on; build them, or leave out --merge to build them here"
     )
+
+
+def module_of(kind: str, out: Path | str, work: Sequence[str] = ()) -> str:
+    """Returns the flag of the user's module that the store at `out`, or its unfinished build, read
+    a kind of source with, and its digest; "" if unknown."""
+    if (Path(out) / MANIFEST).is_file():
+        return settings_module(read_manifest(out)["build"], kind)
+    return ShardFolders(Path(out), work).module_of(kind)
 
 
 def _is_store(out: epath.Path) -> bool:

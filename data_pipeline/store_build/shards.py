@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.store_build.shard_files import (
     fetch,
     is_left,
 )
-from bert_jax.data_pipeline.store_build.units import SHARDS, difference
+from bert_jax.data_pipeline.store_build.units import SHARDS, difference, module_of
 from bert_jax.errors import UserError
 from bert_jax.errors import count as of
 from bert_jax.storage import json_record
@@ -125,6 +125,11 @@ class ShardFolders:
                 )
             count = max(count, kept.get("shards", 0))
         return count
+
+    def module_of(self, kind: str) -> str:
+        """Returns the flag of the user's module that an unfinished build read a kind of source
+        with, and its digest; "" if unknown."""
+        return module_of(_read(f"{self.shared}/{_SETTINGS}").get("settings", {}), kind)
 
     def record(self, settings: Mapping[str, Any], count: int) -> None:
         """Records the settings, and the number of machines, where this machine's shards go."""

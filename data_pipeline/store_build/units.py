@@ -34,6 +34,7 @@ SHARDS: Final = "shards"  # folder of a working folder
 # Of a source: these are in the key of a shard as they are, its other options if they are not the
 # default ones, and the files of `packages` are among its files.
 _IN_KEY: Final = ("kind", "name", "language", "document_lines")
+_MODULE: Final = "--module="  # before the name of a user's module, in the settings of a build
 _NOT_IN_KEY: Final = ("path", "packages")
 
 
@@ -126,7 +127,7 @@ def _libraries(spec: SourceSpec) -> dict[str, str]:
     kind reads."""
     module = KINDS.module_of(spec.kind)
     return {name: importlib.metadata.version(name) for name in kind_of(spec).libraries} | (
-        {f"--module={module.name}": module.sha256} if module else {}
+        {f"{_MODULE}{module.name}": module.sha256} if module else {}
     )
 
 
@@ -171,6 +172,16 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     for source, one in was.items():
         if name := _first_change(one, now[source]):
             return _words(f"{name} of source {source!r}", one.get(name), now[source].get(name))
+    return ""
+
+
+def module_of(settings: Mapping[str, Any], kind: str) -> str:
+    """Returns the flag of the user's module that has read a kind of source, and its digest; "" if
+    the settings of a build name none."""
+    for source in _sources(settings).values():
+        for name, digest in source.items():
+            if source.get("kind") == kind and name.startswith(_MODULE):
+                return f"{name} (sha256 {str(digest)[:12]}…)"
     return ""
 
 
