@@ -14,6 +14,7 @@ from gcs_emulator import Emulator, emulated
 
 from bert_jax import cli, exit_codes
 from bert_jax.commands import paths
+from bert_jax.commands.command import define_flags
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import StorageError, UserError
 from bert_jax.storage.outputs import OutputKind, check_output, write_output
@@ -23,7 +24,7 @@ MINE = b"mine, and of nobody else"
 
 def parsed(verb: str) -> flags.FlagValues:
     values = flags.FlagValues()
-    cli.COMMANDS[verb].define(values, [])
+    define_flags(cli.COMMANDS[verb], values, [])
     return values
 
 

@@ -29,6 +29,7 @@ from page_files import write_tasks, write_text
 from row_files import write_parquet, write_saved
 
 from bert_jax import cli
+from bert_jax.commands.command import define_flags
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
@@ -292,7 +293,7 @@ def known_flags() -> set[str]:
     known = {"help", *FOREIGN_FLAGS}
     for verb in cli.COMMANDS.values():
         values = flags.FlagValues()
-        verb.define(values, [])
+        define_flags(verb, values, [])
         known |= set(values)
     for script in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r'add_argument\("--([\w-]+)"', script.read_text("utf-8")))

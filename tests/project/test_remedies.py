@@ -17,6 +17,7 @@ import pytest
 from absl import flags
 
 from bert_jax import cli
+from bert_jax.commands.command import define_flags
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
@@ -85,7 +86,7 @@ GROUPS = {verb.split()[0] for verb in cli.COMMANDS}
 
 def flags_of(verb: str) -> set[str]:
     values = flags.FlagValues()
-    cli.COMMANDS[verb].define(values, [])
+    define_flags(cli.COMMANDS[verb], values, [])
     return set(values)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli
+from bert_jax.commands.command import define_flags
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
 
@@ -119,7 +120,7 @@ def _words(rng: random.Random, places: Places, folder: Path, alone: bool) -> lis
     """A verb with some of its flags, their values at random, and words that nobody asked for."""
     verb = rng.choice([verb for verb in cli.COMMANDS if alone or verb != "demo"])
     values = flags.FlagValues()
-    cli.COMMANDS[verb].define(values, [])
+    define_flags(cli.COMMANDS[verb], values, [])
     # One waits for other processes; devices are set up once in a process, as `demo` does.
     left_out = {"coordinator", "grace"} | (set() if alone else {"cpu_devices"})
     names = sorted(set(values) - left_out)
