@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stores import StoredDocument, make_split, write_store
 
 from bert_jax.data_pipeline.analysis.baselines import (
     bigram_loss,
@@ -18,7 +19,6 @@ from bert_jax.data_pipeline.analysis.baselines import (
 )
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, make_split, write_store
 from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError

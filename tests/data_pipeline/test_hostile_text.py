@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.settings import PlanSettings
 from bert_jax.data_pipeline.sources import find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer

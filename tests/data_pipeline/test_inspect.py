@@ -14,6 +14,7 @@ import pytest
 from corpus import small_config, small_store
 from hypothesis import given
 from hypothesis import strategies as st
+from stores import StoredDocument, write_store
 
 import bert_jax
 from bert_jax import cli, exit_codes
@@ -32,7 +33,6 @@ from bert_jax.data_pipeline.analysis.inspect import (
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
 from bert_jax.errors import UserError

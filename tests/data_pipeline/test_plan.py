@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from made_plans import make_plan
+from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan import cache as plan_cache
@@ -16,7 +17,6 @@ from bert_jax.data_pipeline.plan import files
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch
-from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 from bert_jax.errors import UserError
 
 SPEC = PlanSpec(32, seed=5)

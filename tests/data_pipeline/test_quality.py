@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from corpus import small_store
+from stores import StoredDocument, write_store
 
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.quality import concerns, unknown_shares
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.store_build.build import build_shards, build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError

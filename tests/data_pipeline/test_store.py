@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stores import StoredDocument, make_split, write_store
 
 from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.store.writer import ArrayWriter, StoredDocument, make_split, write_store
+from bert_jax.data_pipeline.store.writer import ArrayWriter
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.storage import retry

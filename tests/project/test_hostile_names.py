@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from corpus import SPECIAL, small_config, small_store
+from stores import StoredDocument, write_store
 
 from bert_jax import cli
 from bert_jax.aot import report_html as aot_page
@@ -28,7 +29,6 @@ from bert_jax.api.model import Fill
 from bert_jax.commands import fill
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.hardware import slices
 from bert_jax.reporting import html, plots

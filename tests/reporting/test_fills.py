@@ -1,9 +1,9 @@
 """Words hidden in held-out sentences."""
 
 import pytest
+from stores import StoredDocument, write_store
 
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.reporting.fills import (
     HiddenWord,

@@ -17,6 +17,7 @@ import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
 from gcs_emulator import Emulator, emulated
 from runs import read_records
+from stores import StoredDocument, write_store
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
@@ -29,7 +30,6 @@ from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.digests import BLOCK
 from bert_jax.data_pipeline.store.manifest import manifest_digest, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import jsonl

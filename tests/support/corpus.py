@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+from stores import StoredDocument, write_store
 
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -13,12 +13,12 @@ import numpy as np
 from etils import epath
 from golden_case import CASES
 from small import COMPUTE, model_config, run_config
+from stores import StoredDocument, write_store
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig, ModelConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.convert import weights
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen

@@ -1,11 +1,11 @@
 """Random documents and their batches, for the tests of batches."""
 
 import numpy as np
+from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

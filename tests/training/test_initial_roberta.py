@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 from exported import random_params
 from layout_models import layout_config
+from stores import StoredDocument, write_store
 from tokenizers import ByteLevelBPETokenizer
 
 import bert_jax
@@ -15,7 +16,6 @@ from bert_jax import cli
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.training import loop
 from bert_jax.training.batches import phase_batches

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
+from stores import StoredDocument, write_store
 
 import bert_jax
 from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
