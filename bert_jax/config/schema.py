@@ -156,8 +156,9 @@ class PhaseConfig:
     batch_size: Rows = 256  # rows in the global batch
     # Gradient accumulation steps per update.
     micro_batches: Rows = field(default=1, metadata=ROUNDS)
-    seq_length: Positions = 128  # most tokens of an example
-    max_predictions: Positions = 20  # most predictions of an example
+    seq_length: Positions = 128  # maximum tokens per example
+    # Maximum masked tokens per sequence (BERT's max_predictions_per_seq).
+    max_predictions: Positions = 20
     examples_per_row: Positions = 1  # above 1: sequence packing
     row_length: Annotated[int, Within(0, 2**17)] = 0  # tokens per packed row; 0 = seq_length
     # Only with schedule_over = "phase".

@@ -30,8 +30,8 @@ class TaskConfig:
     text: str = "text"
     pair: str = ""  # of the second text, if there is one
     label: str = "label"  # of the class, or of the score
-    # Of questions, in tokens: from the start of a window in a long text to that of the next; and
-    # the longest question, whose rest is cut off, and answer.
+    # Question answering, in tokens: from the start of a window in a long text to that of the next;
+    # maximum question and answer length, longer questions are truncated.
     stride: Annotated[int, Within(1, 2**17)] = 128
     max_question: Annotated[int, Within(1, 2**17)] = 64
     max_answer: Annotated[int, Within(1, 2**17)] = field(default=30, metadata=FREE)
