@@ -33,6 +33,7 @@ class Mode:
         replace: compiled; `replace(key, rule, scratch, count, taken, out, line, slot)` replaces
             the `taken` tokens; see `replace_tokens`.
         wanted: (rate, size) -> the predictions of an example of `size` tokens, without a maximum.
+        exact: `select` selects `wanted` tokens if there are as many; else it may select fewer.
         limits: (settings, `MaskingSpec.budgets`) -> `Rule.limits`, numbers for `select`: uint64.
         needs_words: `scratch.word_starts` and `.segment_starts` are filled.
         counts_specials: the size of an example includes its special tokens.
@@ -43,6 +44,7 @@ class Mode:
     select: Any
     replace: Any = replace_tokens
     wanted: Callable[[float, int], int] = round_half_to_even
+    exact: bool = True
     limits: Callable[[MaskingSettings, np.ndarray], np.ndarray] = lambda settings, budgets: (
         np.zeros(0, np.uint64)
     )

@@ -35,4 +35,6 @@ def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray
     return cumulative_limits([Fraction(1, n) for n in range(1, settings.max_ngram + 1)])
 
 
-MODE: Final = Mode(select_ngrams, wanted=_wanted, limits=_length_limits, needs_words=True)
+MODE: Final = Mode(
+    select_ngrams, wanted=_wanted, exact=False, limits=_length_limits, needs_words=True
+)

@@ -39,6 +39,6 @@ def _fewer_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
 
 
 MODE: Final = Mode(
-    select_positions, wanted=round_up, limits=_fewer_limits,
+    select_positions, wanted=round_up, exact=False, limits=_fewer_limits,
     masks_specials=True, draws_specials=False,
 )  # fmt: skip

@@ -71,5 +71,8 @@ def select_words(key, rule, scratch, count, wanted):
 
 
 MODE: Final = Mode(
-    select_words, limits=lambda settings, budgets: cumulative_limits([1]), needs_words=True
+    select_words,
+    exact=False,  # a word that does not fit is passed over
+    limits=lambda settings, budgets: cumulative_limits([1]),
+    needs_words=True,
 )

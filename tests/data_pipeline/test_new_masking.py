@@ -1,13 +1,22 @@
-"""A new kind of masking is one file with a `MODE`, as this one, and one row of `MODES`."""
+"""A new kind of masking is one file with a `MODE`, as this one, and one row of `MODES`.
+
+Run as a program, this file is a `bert-jax` that has it.
+"""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
+import test_masking_modes as laws
 from corpus import small_config, small_store
 from masked_examples import SPECIAL, make_example
+from processes import assert_a_kill_costs_no_bits, assert_same_bits, deep_config
 from rows import with_row
+from tpu_compiler import with_support
 
+from bert_jax import cli
+from bert_jax.api.model import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.masking.mode import Mode
@@ -15,8 +24,10 @@ from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
-from bert_jax.errors import UserError
+from bert_jax.errors import StoppedError, UserError
+from bert_jax.publish.export import run_export
 from bert_jax.training.batches import phase_batches
+from bert_jax.training.loop import pretrain
 
 
 @compiled
@@ -39,7 +50,12 @@ def replace_by_mask(key, rule, scratch, count, taken, out, line, slot):
         out.input_ids[line, out.masked_positions[line, k]] = rule.mask_id
 
 
-MODE = Mode(select_every_third, replace_by_mask, wanted=lambda rate, size: -(-size // 3))
+MODE = Mode(
+    select_every_third,
+    replace_by_mask,
+    wanted=lambda rate, size: -(-size // 3),
+    exact=False,  # the specials count, but are not selected
+)
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +79,14 @@ def test_it_masks_examples():
     assert starts == {1, 2, 3}
 
 
+def test_the_laws_of_all_kinds_hold_for_it():
+    laws.test_never_more_than_announced(mode="every_third")
+    laws.test_packing_changes_no_masks(mode="every_third")
+    as_exact = with_row(MODES, "inexact", dataclasses.replace(MODE, exact=True))
+    with as_exact, pytest.raises(AssertionError):
+        laws.test_never_more_than_announced(mode="inexact")
+
+
 def test_it_is_a_value_of_the_config_and_makes_the_batches_of_a_run(tmp_path):
     store = small_store(tmp_path / "store")
     values = to_dict(small_config(store))
@@ -82,3 +106,30 @@ def test_it_is_a_value_of_the_config_and_makes_the_batches_of_a_run(tmp_path):
     values["data"]["masking"] = "every_thrid"
     with pytest.raises(UserError, match=r"data\.masking='every_thrid'; did you mean every_third\?"):
         from_dict(values, Config)
+
+
+def config_of(config):
+    return config.replace({"data.masking": "every_third", "log_every_steps": 1})
+
+
+def test_a_run_with_it_resumes_with_the_same_bits_and_is_exported(tmp_path):
+    config = config_of(small_config(small_store(tmp_path / "store")))
+    pretrain(config, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        pretrain(config, tmp_path / "parts", stop_after=5)
+    pretrain(config, tmp_path / "parts")
+    assert_same_bits(tmp_path / "whole", tmp_path / "parts")
+    run_export(tmp_path / "parts", tmp_path / "exported")
+    assert load(tmp_path / "exported").encode("A text.").shape == (1, config.model.hidden_size)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
+    config = config_of(deep_config(small_store(tmp_path / "store")))
+    assert_a_kill_costs_no_bits(config, tmp_path, program=(__file__,), env=with_support({}))
+
+
+if __name__ == "__main__":
+    MODES.add("every_third", MODE)
+    sys.exit(cli.main(sys.argv[1:]))

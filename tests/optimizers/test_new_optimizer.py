@@ -6,7 +6,6 @@ Run as a program, this file is a `bert-jax` that has it.
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import numpy as np
 import optax
 import pytest
 from corpus import small_config, small_store, two_phases
-from processes import Job, assert_same_bits, deep_config, newest_step, run
+from processes import assert_a_kill_costs_no_bits, assert_same_bits, deep_config
 from rows import with_row
 from runs import read_meta
 from small_step import CORPUS, mesh_of, place, rows_of, small
@@ -109,20 +108,9 @@ def test_a_run_resumes_with_the_same_bits_and_is_exported(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_killed_run_resumes_with_the_same_bits(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in with_support({}).items():
-        monkeypatch.setenv(name, value)
-    config = lion(deep_config(store))
-    options = {"processes": 1, "devices": 8, "program": (__file__,)}
-    run(config, tmp_path / "whole", tmp_path, **options)
-    with Job(config, tmp_path / "parts", tmp_path, **options) as job:
-        job.wait_for(lambda: newest_step(tmp_path / "parts") >= 3, "step 3")
-        job.send(signal.SIGKILL, 0)
-        assert job.codes() == [-signal.SIGKILL]
-    run(config, tmp_path / "parts", tmp_path, **options)
-    assert_same_bits(tmp_path / "whole", tmp_path / "parts")
+def test_a_killed_run_resumes_with_the_same_bits(store: TokenStore, tmp_path: Path) -> None:
+    config, environment = lion(deep_config(store)), with_support({})
+    assert_a_kill_costs_no_bits(config, tmp_path, program=(__file__,), env=environment, devices=8)
 
 
 @pytest.mark.parametrize(("moments", "count"), [("reset", "carry"), ("carry", "reset")])

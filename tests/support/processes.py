@@ -198,6 +198,18 @@ def run(config: Config, workdir: Path, folder: Path, **options: Any) -> None:
         assert codes == [0] * len(codes)
 
 
+def assert_a_kill_costs_no_bits(config: Config, folder: Path, **options: Any) -> None:
+    """Of a run in one process, killed after step 3 or later; options: of the jobs."""
+    whole, parts = folder / "whole", folder / "parts"
+    run(config, whole, folder, processes=1, **options)
+    with Job(config, parts, folder, processes=1, **options) as job:
+        job.wait_for(lambda: newest_step(parts) >= 3, "step 3")
+        job.send(signal.SIGKILL, 0)
+        assert job.codes() == [-signal.SIGKILL]
+    run(config, parts, folder, processes=1, **options)
+    assert_same_bits(whole, parts)
+
+
 def newest_step(workdir: Path) -> int:
     """Of the steps in `metrics.jsonl`; 0 before the first."""
     return max((r["step"] for r in read_records(workdir, "train")), default=0)
