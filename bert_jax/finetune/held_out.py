@@ -2,24 +2,23 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.tasks.kind import Measured
 from bert_jax.metrics.records import TASK_METRIC
-from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
-from bert_jax.training.held_out import evaluated
+from bert_jax.training.held_out import EvaluationPass
 from bert_jax.training.step import StepFunctions
 
 
-class HeldOutExamples:
-    """See `run_data.HeldOutData`.
+class HeldOutExamples(EvaluationPass):
+    """The labelled examples of a task.
 
     Args:
         measure: returns the task's metrics from the logits of each example.
@@ -36,40 +35,21 @@ class HeldOutExamples:
         *,
         per_token: bool,
     ) -> None:
-        self.corpus = corpus
+        super().__init__(corpus, batches.batch, batches.rows, batches.steps_per_epoch)
         self._batches, self._measure, self._first = batches, measure, first
         self._per_token = per_token
 
-    def compile(self, program: StepFunctions) -> jax.stages.Compiled:
-        """Compiles the evaluation step for batches of these rows."""
-        return program.compile_evaluate(self._batches.batch(0, rows=[]), self._batches.rows)
+    def _take_rows(self, sums: dict[str, Any]) -> Any:
+        (logits,) = sums.pop("outputs").values()
+        return np.asarray(logits)
 
-    def evaluate(
-        self,
-        program: StepFunctions,
-        params: dict,
-        advance: Callable[[float], None] = lambda tokens: None,
-        *,
-        compiled: jax.stages.Compiled | None = None,
-        begin: Callable[[], None] = lambda: None,
-        while_waiting: Callable[[], None] = lambda: None,
+    def _summary(
+        self, program: StepFunctions, sums: dict[str, Any], parts: list[Any]
     ) -> dict[str, float]:
         """Returns the loss, its baselines and the task's metrics, a metric that is not defined as
-        NaN; and the task's `error`: 1 - its most important metric, 1 if that is not defined.
-
-        Arguments as of `training.held_out.HeldOut.evaluate`.
-        """
-        totals, step = SumAccumulator(), functools.partial(compiled or program.evaluate, params)
-        outputs = list[np.ndarray]()
-        make = functools.partial(batch_on_devices, self._batches, program)
-        steps = self._batches.steps_per_epoch
-        prepared = prefetch(make, 0, steps, while_waiting=while_waiting)
-        for sums in evaluated(prepared, step, advance, begin):
-            (logits,) = sums.pop("outputs").values()
-            outputs.append(np.asarray(logits))
-            totals.add(sums)
-        scalars = objectives.summarize(totals.sums, ())
-        measured = self._measure(in_order(self._batches, outputs, per_token=self._per_token))
+        NaN; and the task's `error`: 1 - its most important metric, 1 if that is not defined."""
+        scalars = objectives.summarize(sums, ())
+        measured = self._measure(in_order(self._batches, parts, per_token=self._per_token))
         first = measured[self._first]
         found = {f"{TASK_METRIC}{name}": _or_nan(value) for name, value in measured.items()}
         return {**scalars, **found, "error": 1.0 - (first or 0.0)}

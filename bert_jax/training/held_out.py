@@ -6,8 +6,9 @@ ones. A limit (`config.evaluation.batches`) takes the first limit * batch_size r
 comparable only between runs where that product is equal.
 """
 
+import abc
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline import assemble
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.data_pipeline.masking.settings import MODES
@@ -30,33 +32,24 @@ from bert_jax.training.batches import held_out_config, phase_batches
 from bert_jax.training.per_example import PerExample
 from bert_jax.training.step import StepFunctions
 
+Rows = Callable[..., assemble.Batch]
 
-class HeldOut:
-    """The held-out split in the shapes of a phase; `evaluate` may be called repeatedly.
 
-    A pass visits the same rows and masks in one fixed random order, so that a prefix is an unbiased
-    sample. Rows past the end are empty and have zero weight.
+class EvaluationPass(abc.ABC):
+    """One pass over held-out rows, in batches of `batch_size`; as the training loop asks for it.
+
+    Args:
+        corpus: of the rows, as `make_step_functions` takes it.
+        make: returns rows of a batch, by its index.
     """
 
-    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
-        """Uses at most `config.evaluation.batches` * `phase.batch_size` rows; 0 batches = all."""
-        eval_config = held_out_config(config, phase)
-        self._batch_size = eval_config.phases[0].batch_size
-        self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
-        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
-        predicted = MODES[config.data.masking].masks_specials
-        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
-        self.corpus = Corpus.of(store, specials)
-        self._sources, self._split = store.sources, store.held_out
-        total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
-        self.rows = min(total, limit or total)
-        self.num_batches = -(-self.rows // self._batch_size)
+    def __init__(self, corpus: Corpus, make: Rows, batch_size: int, num_batches: int) -> None:
+        self.corpus, self.num_batches = corpus, num_batches
+        self._make, self._batch_size = make, batch_size
 
     def compile(self, program: StepFunctions) -> jax.stages.Compiled:
         """Compiles the evaluation step for batches of these rows."""
-        return program.compile_evaluate(
-            self._batches.evaluation_batch(0, rows=[]), self._batch_size
-        )
+        return program.compile_evaluate(self._make(0, rows=[]), self._batch_size)
 
     def evaluate(
         self,
@@ -68,8 +61,7 @@ class HeldOut:
         begin: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows, what `_margins` says of
-        them, and the attention on neighbouring tokens if the config measures it.
+        """Returns the metrics of all rows, see `_summary`.
 
         Args:
             advance: called with the number of real tokens of each batch.
@@ -77,14 +69,81 @@ class HeldOut:
             begin: called before each batch; an exception from it ends the evaluation.
             while_waiting: see `prefetch`.
         """
-        totals, step = SumAccumulator(), compiled or program.evaluate
-        batches = self._prefetched(program, while_waiting)
-        parts = []
-        for sums in evaluated(batches, functools.partial(step, params), advance, begin):
-            parts.append(jax.tree.map(global_batch.local_values, sums.pop(objectives.ROWS)))
+        totals, parts = SumAccumulator(), []
+        step = functools.partial(compiled or program.evaluate, params)
+        for sums in self._sums(program, step, advance, begin, while_waiting):
+            parts.append(self._take_rows(sums))
             totals.add(sums)
-        attention = totals.sums.pop("attention", None)
-        scalars = objectives.summarize(totals.sums, self._sources)
+        return self._summary(program, totals.sums, parts)
+
+    def _sums(
+        self,
+        program: StepFunctions,
+        step: Callable[[Batch], Any],
+        advance: Callable[[float], None],
+        begin: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> Iterator[Any]:
+        """Yields what `step` returns of each batch."""
+
+        def place(index: int) -> dict[str, jax.Array]:
+            rows = functools.partial(self._make, index)
+            return global_batch.global_batch(rows, program.rows, self._batch_size)
+
+        with closing(prefetch(place, 0, self.num_batches, while_waiting=while_waiting)) as batches:
+            for _, batch in batches:
+                begin()
+                sums = step(batch)
+                yield sums
+                # Of the batch, or of each row.
+                advance(float(np.asarray(sums["tokens"]["real"]).sum()))
+
+    @abc.abstractmethod
+    def _take_rows(self, sums: dict[str, Any]) -> Any:
+        """Removes from the sums of a batch what is of each row or example, and returns it."""
+
+    @abc.abstractmethod
+    def _summary(
+        self, program: StepFunctions, sums: dict[str, Any], parts: list[Any]
+    ) -> dict[str, float]:
+        """Returns the metrics, from the sums of all batches and what was taken from each."""
+
+
+class HeldOut(EvaluationPass):
+    """The held-out split in the shapes of a phase; `evaluate` may be called repeatedly.
+
+    A pass visits the same rows and masks in one fixed random order, so that a prefix is an unbiased
+    sample. Rows past the end are empty and have zero weight.
+    """
+
+    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
+        """Uses at most `config.evaluation.batches` * `phase.batch_size` rows; 0 batches = all."""
+        eval_config = held_out_config(config, phase)
+        batch_size = eval_config.phases[0].batch_size
+        self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
+        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
+        predicted = MODES[config.data.masking].masks_specials
+        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
+        self._sources, self._split = store.sources, store.held_out
+        total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
+        self.rows = min(total, limit or total)
+        super().__init__(
+            Corpus.of(store, specials),
+            self._batches.evaluation_batch,
+            batch_size,
+            -(-self.rows // batch_size),
+        )
+
+    def _take_rows(self, sums: dict[str, Any]) -> Any:
+        return jax.tree.map(global_batch.local_values, sums.pop(objectives.ROWS))
+
+    def _summary(
+        self, program: StepFunctions, sums: dict[str, Any], parts: list[Any]
+    ) -> dict[str, float]:
+        """Returns losses, accuracies and baselines of the held-out rows, what `_margins` says of
+        them, and the attention on neighbouring tokens if the config measures it."""
+        attention = sums.pop("attention", None)
+        scalars = objectives.summarize(sums, self._sources)
         scalars |= self._margins(self._per_example(self._gathered(program, parts)))
         return scalars | (neighbor_metrics(attention) if attention else {})
 
@@ -96,7 +155,7 @@ class HeldOut:
     ) -> tuple[dict[str, float], PerExample]:
         """Returns what `evaluate` returns, without attention, and the values of every example."""
         step = functools.partial(program.evaluate_rows, params)
-        found = evaluated(self._prefetched(program), step, advance)
+        found = self._sums(program, step, advance)
         parts = [jax.tree.map(global_batch.local_values, sums) for sums in found]
         batches = self._gathered(program, parts)
         # Rows past the end have no weight, but they count as padding.
@@ -134,27 +193,3 @@ class HeldOut:
                 if key in by_document:
                     scalars[f"{name}/{what}_margin"] = spread.margin(by_document[key], count)
         return scalars
-
-    def _prefetched(
-        self, program: StepFunctions, while_waiting: Callable[[], None] = lambda: None
-    ) -> Generator[tuple[int, Batch]]:
-        def make(index: int) -> dict[str, jax.Array]:
-            rows = functools.partial(self._batches.evaluation_batch, index)
-            return global_batch.global_batch(rows, program.rows, self._batch_size)
-
-        return prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
-
-
-def evaluated(
-    batches: Generator[tuple[int, Batch]],
-    step: Callable[[Batch], Any],
-    advance: Callable[[float], None],
-    begin: Callable[[], None] = lambda: None,
-) -> Iterator[Any]:
-    """Yields the sums of each batch; closes the batches. advance, begin: see `HeldOut.evaluate`."""
-    with closing(batches):
-        for _, batch in batches:
-            begin()
-            sums = step(batch)
-            yield sums
-            advance(float(np.asarray(sums["tokens"]["real"]).sum()))  # of the batch, or of each row

@@ -14,8 +14,7 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.objectives.corpus import Corpus
-from bert_jax.training.step import StepFunctions
+from bert_jax.training.held_out import EvaluationPass
 from bert_jax.workdir import description
 
 
@@ -31,25 +30,6 @@ class TrainBatches(Protocol):
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch: ...
 
 
-class HeldOutData(Protocol):
-    """The held-out examples in the shapes of a phase; see `held_out.HeldOut`."""
-
-    corpus: Corpus
-
-    def compile(self, program: StepFunctions) -> jax.stages.Compiled: ...
-
-    def evaluate(
-        self,
-        program: StepFunctions,
-        params: dict,
-        advance: Callable[[float], None] = ...,
-        *,
-        compiled: jax.stages.Compiled | None = None,
-        begin: Callable[[], None] = ...,
-        while_waiting: Callable[[], None] = ...,
-    ) -> dict[str, float]: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class PhaseData:
     """The data of a phase.
@@ -62,7 +42,7 @@ class PhaseData:
 
     shape: PhaseConfig
     train: TrainBatches
-    held_out: HeldOutData
+    held_out: EvaluationPass
     unit: Literal["rows", "examples"] = "rows"
     strips: int = 1
 
