@@ -16,7 +16,6 @@ OPENBLAS_NUM_THREADS=1, makes the table of docs/ablations/coverage.md.
 how often one of these reports shows a difference.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -27,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
 from bert_jax.ablation import statistics
@@ -163,7 +163,7 @@ def table(rows: Iterable[tuple[Cell, dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--reports", type=int, default=4000)
     parser.add_argument("--resamples", type=int, default=statistics.RESAMPLES)
     parser.add_argument("--processes", type=int, default=os.cpu_count())

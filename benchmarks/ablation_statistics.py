@@ -6,9 +6,9 @@
 By default every example is a document of its own, which costs the most.
 """
 
-import argparse
 import time
 
+import harness
 import numpy as np
 
 from bert_jax.ablation import statistics
@@ -16,7 +16,7 @@ from bert_jax.runtime.memory import peak_bytes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--examples", type=int, default=20_000)
     parser.add_argument("--documents", type=int, default=20_000)

@@ -22,15 +22,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import harness
 import jax
 import jax.numpy as jnp
 
-VOCABULARY = 8192  # of the store built if none is given
 VARIANTS = {"bfloat16, before": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
@@ -41,25 +41,21 @@ def main() -> None:
     parser.add_argument("--deviation", type=float, default=0.02, help="of the initial weights")
     parser.add_argument("--evaluations", type=int, default=4, help="number, evenly spaced")
     options = parser.parse_args()
-    for name in ("steps", "seeds", "layers", "width", "rows", "evaluations"):
-        if getattr(options, name) < 1:
-            parser.exit(1, f"error: --{name}={getattr(options, name)}: at least 1 is needed\n")
+    harness.at_least_one(options, "steps", "seeds", "layers", "width", "rows", "evaluations")
     with tempfile.TemporaryDirectory() as folder:
         run(options, Path(folder))
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    import turns
-
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.runtime import compile_cache, cpu
 
     cpu.use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "cache")
     compile_cache.use()  # programs that the variants share are compiled once
-    store = open_store(options.store or build(folder / "store"))
+    store = open_store(options.store or harness.build_store(folder, held_out_share=0.03))
     chunk = max(1, options.steps // options.evaluations)
-    print(f"{turns.machine()}; {vars(options)}")
+    print(f"{harness.machine()}; {vars(options)}")
     print(f"{'held-out loss after steps':<28}", end="")
     print("".join(f"{n:>9}" for n in range(chunk, options.steps + 1, chunk)) + f"{'CPU s':>8}")
     contenders = {variant: Contender(store, variant, options) for variant in VARIANTS}
@@ -74,17 +70,6 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             print(f"{time.process_time() - start:>8.0f}", flush=True)
     for variant, losses in last.items():
         print(f"{variant:<28}{statistics.mean(losses):.4f} mean final loss")
-
-
-def build(path: Path) -> Path:
-    from bert_jax.data_pipeline.sources import parse_source
-    from bert_jax.data_pipeline.store_build.build import build_store
-    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
-
-    source = parse_source("python")
-    tokenizer = train_tokenizer([source], VOCABULARY, lowercase=True)
-    build_store([source], tokenizer, path, held_out_share=0.03, progress=False)
-    return path
 
 
 class Contender:
@@ -155,7 +140,6 @@ class Contender:
 
     def train(self, seed: int, chunk: int) -> list[float]:
         """Trains with a seed; returns the held-out loss after every `chunk` steps."""
-        from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches
 
@@ -171,13 +155,8 @@ class Contender:
                 state["params"],
             )
             for step in range(self.steps):
-                batch = batches.batch(step)
-                placed = global_batch.global_batch(
-                    lambda wanted, b=batch: {k: v[wanted] for k, v in b.items()},
-                    program.rows,
-                    phase.batch_size,
-                )
-                state, _ = train(state, placed)
+                batch = harness.place(program, batches.batch(step), phase.batch_size)
+                state, _ = train(state, batch)
                 if (step + 1) % chunk == 0:
                     found = held_out.evaluate(program, state["params"], compiled=evaluate)
                     losses.append(found["loss"])

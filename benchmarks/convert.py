@@ -6,7 +6,6 @@ Needs the extra [torch]. The model has random weights and the vocabulary of 30,5
 command runs in a process of its own, its start included; the files are in the page cache.
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from turns import machine
+import harness
 
 COMMANDS = (
     ("import", "--from=model", "--out=imported"),
@@ -28,8 +27,11 @@ _RUN = """
 import atexit, sys
 from pathlib import Path
 
+import harness
+
 status = Path(sys.argv.pop(1))
 atexit.register(lambda: status.write_text(Path("/proc/self/status").read_text()))
+import harness
 from bert_jax.cli import main
 
 sys.exit(main(sys.argv[1:]))
@@ -37,10 +39,10 @@ sys.exit(main(sys.argv[1:]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt of a BERT-base")
     options = parser.parse_args()
-    print(f"{machine()}\n")
+    print(f"{harness.machine()}\n")
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "model", options.vocabulary)
         make_run(Path(folder))

@@ -11,7 +11,6 @@ Measurements are interleaved over several rounds; the table reports medians.
 import argparse
 import functools
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -26,6 +25,7 @@ from unittest import mock
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # read at the first encoding; everything runs on one core
 
+import harness
 import numpy as np
 import plan
 import tokenizers
@@ -40,7 +40,6 @@ from bert_jax.data_pipeline.store_build import build, shard, vocabulary
 from bert_jax.data_pipeline.store_build.duplicates import Dedup
 from bert_jax.data_pipeline.tokenizer import word_table
 from bert_jax.data_pipeline.tokenizer.tokenizer import Encoded, Tokenizer
-from bert_jax.errors import UserError
 
 T = TypeVar("T")
 ROUNDS = 7
@@ -57,7 +56,7 @@ VOCABULARY = 8192  # size of the vocabulary trained if none is given
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, help="an existing store")
     parser.add_argument("--source", action="append", help="kind:path, as for `bert-jax data build`")
     parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; default: trained")
@@ -65,13 +64,10 @@ def main() -> None:
     parser.add_argument("--build_rounds", type=int, default=BUILD_ROUNDS, help="of the build")
     parser.add_argument("--build_only", action="store_true", help="measure nothing but the build")
     options = parser.parse_args()
-    print(f"{machine()}; one core, medians of {ROUNDS} interleaved rounds")
+    print(f"{harness.machine()}; one core, medians of {ROUNDS} interleaved rounds")
     print("rates are per second of CPU time, random access is wall-clock time\n")
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            run(options, Path(folder))
-        except UserError as error:
-            parser.exit(1, f"{error}\n")
+    with tempfile.TemporaryDirectory() as folder, harness.errors_are_one_line():
+        run(options, Path(folder))
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
@@ -92,38 +88,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     plan.report(path, PLANNED_TOKENS, ["nsp"])
 
 
-def machine() -> str:
-    """Returns the processor, its cores and the Python version."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
-    python = platform.python_version()
-    return f"{name} ({platform.machine()}), {os.cpu_count()} cores, Python {python}"
-
-
-def medians(measures: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Returns the median of each measure; a round takes each once."""
-    values: dict[str, list[float]] = {name: [] for name in measures}
-    for _ in range(rounds):
-        for name, measure in measures.items():
-            values[name].append(measure())
-    return {name: statistics.median(got) for name, got in values.items()}
-
-
-def cpu_seconds(action: Callable[[], object]) -> float:
+def cpu_time() -> float:
     """Returns the CPU time of this process and its workers, independent of other load."""
-    before = time.process_time() + sum(os.times()[2:4])
-    action()
-    return time.process_time() + sum(os.times()[2:4]) - before
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """Returns the wall-clock time."""
-    before = time.perf_counter()
-    action()
-    return time.perf_counter() - before
+    return time.process_time() + sum(os.times()[2:4])
 
 
 def line(name: str, value: str, note: str = "") -> None:
@@ -236,16 +203,15 @@ def report_batches(store: TokenStore, folder: Path) -> None:
         batches = open_batches(store, seq_length, slots, folder, mode, packed)
         few = max(1, batches.batches_once // 2)
         real = sum(np.count_nonzero(batches.batch(k % few)["example_ids"]) for k in range(8)) / 8
-        return lambda: (
-            BATCH_STEPS * real / cpu_seconds(lambda: make_some(batches, BATCH_STEPS)) / 1e6
-        )
+        make = functools.partial(make_some, batches, BATCH_STEPS)
+        return lambda: BATCH_STEPS * real / harness.seconds(make, cpu_time) / 1e6
 
     cases = {
         f"nsp, seq {seq_length}, {'packed' if packed else 'padded'}, {mode}":
             measure(seq_length, slots, packed, mode)
         for seq_length, slots in SHAPES for packed in (False, True) for mode in MODES
     }  # fmt: skip
-    for name, rate in medians(cases).items():
+    for name, rate in harness.medians(cases, ROUNDS).items():
         line(f"batch, {name}", f"{rate:.1f} M tokens/s", "excluding padding")
     report_threads(open_batches(store, *SHAPES[1], folder, packed=True))
     report_memory(open_batches(store, *SHAPES[0], folder))
@@ -258,7 +224,7 @@ def report_threads(batches: Batches) -> None:
             list(pool.map(lambda k: make_some(batches, BATCH_STEPS, k), range(threads)))
             return threads / (time.perf_counter() - start)
 
-    rates = medians({str(n): functools.partial(taken, n) for n in (1, 2)})
+    rates = harness.medians({str(n): functools.partial(taken, n) for n in (1, 2)}, ROUNDS)
     line("speedup of two threads, wall clock", f"{rates['2'] / rates['1']:.2f} times")
 
 
@@ -287,7 +253,7 @@ def report_jumps(store: TokenStore, folder: Path) -> None:
         steps = draw.integers(0, EPOCHS * batches.rows_per_epoch // ROWS, RANDOM_STEPS).tolist()
         for epoch in range(EPOCHS + 1):
             batches.batch(epoch * batches.rows_per_epoch // ROWS + 1)
-        times = [seconds(functools.partial(batches.batch, step)) * 1e3 for step in steps]
+        times = [harness.seconds(functools.partial(batches.batch, step)) * 1e3 for step in steps]
         line(
             f"batch at a random step, seq {seq_length}",
             f"{statistics.median(times):.2f} ms",
@@ -297,7 +263,7 @@ def report_jumps(store: TokenStore, folder: Path) -> None:
         def resume(step: int, seq_length: int = seq_length, slots: int = slots) -> None:
             open_batches(store, seq_length, slots, folder).batch(step)
 
-        times = [seconds(functools.partial(resume, step)) * 1e3 for step in steps[:20]]
+        times = [harness.seconds(functools.partial(resume, step)) * 1e3 for step in steps[:20]]
         line(
             f"open cached plan, make a batch, seq {seq_length}",
             f"{statistics.median(times):.2f} ms",

@@ -12,6 +12,7 @@ writes the hashes of WikiExtractor's for tests/data_pipeline/test_dump_real.py.
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import random
 import statistics
@@ -21,12 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import harness
 import numpy as np
 
 from bert_jax.data_pipeline.sources import Document, SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.text.sentences import split
-from bert_jax.errors import UserError
 
 ROUNDS = 5
 LONGER = 10
@@ -35,19 +36,17 @@ FEWEST_WORDS = 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("dump", type=Path, help="a small dump: all of it is held in memory")
     parser.add_argument("--wikiextractor", type=Path, help="a Python that has WikiExtractor")
     parser.add_argument("--golden", type=Path, help="write the hashes of its sentences (.npy)")
     parser.add_argument("--differences", type=int, default=10, help="sentences to print (10)")
     options = parser.parse_args()
-    try:
+    with harness.errors_are_one_line():
         if options.wikiextractor:
             compare(options)
         else:
             measure(parse_source(f"dump:{options.dump}"))
-    except UserError as error:
-        parser.exit(1, f"{error}\n")
 
 
 # Speed -------------------------------------------------------------------------------------------
@@ -80,14 +79,12 @@ def measure(spec: SourceSpec) -> None:
         "parsing and walk": walk,
         "reader in total": everything,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in stages}
-    for _ in range(ROUNDS):
-        for name, stage in stages.items():
-            start = time.process_time()
-            stage()
-            seconds[name].append(time.process_time() - start)
+    timed = {
+        name: functools.partial(harness.seconds, stage, time.process_time)
+        for name, stage in stages.items()
+    }
+    medians = harness.medians(timed, ROUNDS)
     print(f"{len(articles)} articles, {size / 1e6:.2f} MB of wikitext, medians of {ROUNDS} rounds")
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
     for name, median in medians.items():
         print(f"{name:>16}  {median:6.2f} s  {size / 1e6 / median:6.2f} MB/s of wikitext")
     ratio = medians["parsing alone"] / medians["reader in total"]
@@ -113,12 +110,8 @@ def print_growth(articles: list[Document], spec: SourceSpec) -> None:
 def seconds_of(article: Document, times: int, spec: SourceSpec) -> float:
     """Returns the processor time of a text that is repeated, the least of three."""
     longer = dataclasses.replace(article, text="\n\n".join([article.text] * times))
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        cleaned(longer, spec)
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+    clean = functools.partial(cleaned, longer, spec)
+    return min(harness.seconds(clean, time.process_time) for _ in range(3))
 
 
 # Agreement ---------------------------------------------------------------------------------------

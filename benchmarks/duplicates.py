@@ -7,13 +7,13 @@ Builds the store in a temporary folder. Prints each document left out, the kept 
 and the Jaccard similarity of their 5-word shingles, counted, not estimated.
 """
 
-import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import harness
 import numpy as np
 
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read_range
@@ -23,7 +23,6 @@ from bert_jax.data_pipeline.store_build.duplicates import NO_DUPLICATE, Dedup, f
 from bert_jax.data_pipeline.store_build.shard import cleaned
 from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bert_jax.errors import UserError
 
 SHINGLE = 5  # words
 NAME = 60  # characters of a document's name
@@ -41,14 +40,12 @@ class Repeated(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--source", action="append", required=True, help="as for `data build`")
     parser.add_argument("--dedup", choices=("exact", "near"), default="near")
     options = parser.parse_args()
-    try:
+    with harness.errors_are_one_line():
         found = list(left_out([parse_source(text) for text in options.source], options.dedup))
-    except UserError as error:
-        parser.exit(1, f"{error}\n")
     print(f"{len(found):,} documents are left out")
     for one in found:
         print(

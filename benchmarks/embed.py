@@ -12,14 +12,13 @@ for one another take much longer: there, --threads=1 and the CPU seconds say mor
 """
 
 import argparse
-import statistics
+import functools
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
+import harness
 import numpy as np
-import turns
 
 NAMES = ("bert_jax", "sentence_transformers")
 VOCABULARY = 8192
@@ -28,7 +27,7 @@ LONGEST = 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--input", type=Path, help="a text on every line (default: Python's help)")
     parser.add_argument("--texts", type=int, default=2000, help="the first texts of it")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds")
@@ -39,12 +38,9 @@ def main() -> None:
     if options.contender:
         answer(options.contender, options.threads, options.folder)
         return
-    for name in ("texts", "rounds", "threads"):
-        if getattr(options, name) < 1:
-            turns.fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
-    turns.use_cores(options.threads)
-    libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "sentence-transformers"))
-    print(f"{turns.machine()}; {libraries}")
+    harness.at_least_one(options, "texts", "rounds", "threads")
+    harness.use_cores(options.threads)
+    print(harness.machine("jax", "torch", "sentence-transformers"))
     with tempfile.TemporaryDirectory() as folder:
         prepare(texts_of(options.input)[: options.texts], Path(folder))
         compare(options.rounds, options.threads, Path(folder))
@@ -93,7 +89,7 @@ def prepare(texts: list[str], folder: Path) -> None:
 def answer(contender: str, threads: int, folder: Path) -> None:
     """Runs a contender in its process; a request for n answers the CPU seconds of n times all
     vectors."""
-    talk = turns.talk_apart()
+    talk = harness.talk_apart()
     texts = (folder / "texts.txt").read_text(encoding="utf-8").split("\n")
     if contender == "bert_jax":
         import bert_jax
@@ -117,30 +113,24 @@ def answer(contender: str, threads: int, folder: Path) -> None:
         np.save(folder / f"{contender}.npy", vectors)
         return [seconds]
 
-    turns.answer(talk, take)
+    harness.answer(talk, take)
 
 
 def compare(rounds: int, threads: int, folder: Path) -> None:
     """Prints the times of each contender and the ratios of the two."""
     own = [__file__, f"--folder={folder}", f"--threads={threads}"]
-    environment = {"OMP_NUM_THREADS": str(threads), "PJRT_NPROC": str(threads)}
-    contenders = {n: turns.Contender([*own, f"--contender={n}"], environment) for n in NAMES}
-    for contender in contenders.values():
-        contender.steps(1)  # compiles, and fills caches
-    ours, theirs = (np.load(folder / f"{name}.npy") for name in NAMES)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            seconds, (cpu,) = contender.steps(1)
-            times[name].append((seconds, cpu))
-    for contender in contenders.values():
-        contender.close()
+    commands = {name: [*own, f"--contender={name}"] for name in NAMES}
+    with harness.contenders(commands, OMP_NUM_THREADS=threads, PJRT_NPROC=threads) as sides:
+        for side in sides.values():
+            side.steps(1)  # compiles, and fills caches
+        ours, theirs = (np.load(folder / f"{name}.npy") for name in NAMES)
+        steps = {name: functools.partial(side.steps, 1) for name, side in sides.items()}
+        times = harness.wall_and_cpu(harness.rounds(steps, rounds))
     print(f"{threads} threads; medians of {rounds} rounds; of the ratios in each round, too")
-    for name, values in times.items():
-        wall, cpu = (statistics.median(pair[i] for pair in values) for i in (0, 1))
+    for name in NAMES:
+        wall, cpu = times[name]
         print(f"  {name:22} {wall:6.2f} s, {cpu:6.2f} CPU s, {len(ours) / wall:,.0f} texts/s")
-    pairs = list(zip(*times.values(), strict=True))
-    wall, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
+    wall, cpu = times["ratio"]
     print(f"  bert_jax is {wall:.2f} times as fast, and {cpu:.2f} times by CPU seconds")
     print(f"  largest difference of vectors {np.abs(ours - theirs).max():.1e}")
 

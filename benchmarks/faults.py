@@ -9,7 +9,6 @@ reports it, and to the exit of the last process that can exit. "lost" is the num
 resumed run repeats, with a checkpoint every `EVERY` steps.
 """
 
-import argparse
 import dataclasses
 import http.server
 import itertools
@@ -27,6 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import harness
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = 20  # steps between two checkpoints
@@ -109,14 +110,12 @@ class Metadata:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--part", choices=("all", "faults", "costs"), default="all")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of each fault")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from turns import machine
-
-    print(f"{machine()}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(harness.machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["BERT_JAX_CACHE"] = str(folder / "cache")

@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
-import turns
 
 COMMON = ("--config=glue", "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200")
 EPOCHS = {"sst2": 1, "cola": 3, "rte": 3, "sentences": 3}
@@ -73,7 +73,7 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--pretrained", required=True, help="a run, also as RUN@STEP")
     parser.add_argument("--published", help="a run from published initial values")
     parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
@@ -85,28 +85,26 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, help="instead of one for SST-2, else three")
     parser.add_argument("--cpu_devices", type=int, help="number of devices that share the rows")
     options = parser.parse_args()
-    for task in [find_task(options, name) for name in options.tasks.split(",")]:
+    harness.at_least_one(options, "seeds")
+    names = harness.some_of("tasks", options.tasks, EPOCHS)
+    for task in [find_task(options, name) for name in names]:
         print(table(task, measure(options, task)), flush=True)
 
 
 def find_task(options: argparse.Namespace, name: str) -> Task:
     """Returns a task; ends the program if its files are not there."""
-    if name not in EPOCHS:
-        turns.fail(f"--tasks={name}: give some of {','.join(EPOCHS)}")
-    if options.seeds < 1:
-        turns.fail(f"--seeds={options.seeds}: at least 1 is needed")
     if name == "sentences":
         train, held_out = write_sentences(options.sentences, options.out.resolve())
         names = ("name=regression", f"data={train}", f"held_out={held_out}", "label=score")
         flags = tuple(f"--config.task.{word}" for word in names)
         return Task(name, flags, (f"--input={held_out}", "--text=text"))
     if not options.data:
-        turns.fail(
+        harness.fail(
             "--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/"
         )
     folder = Path(options.data).resolve() / "glue" / FOLDERS[name]
     if not folder.is_dir():
-        turns.fail(f"--data={options.data}: no folder glue/{FOLDERS[name]}")
+        harness.fail(f"--data={options.data}: no folder glue/{FOLDERS[name]}")
     flags = (f"--config.task.name={name}", f"--config.task.data={folder}")
     return Task(name, flags, (f"--input={folder}", "--split=dev"))
 
@@ -115,7 +113,7 @@ def write_sentences(folder: Path | None, out: Path) -> list[Path]:
     """Writes the scored sentences as two tables with a header, and returns their paths."""
     files = sorted(folder.glob(SENTENCES)) if folder else []
     if not files:
-        turns.fail(
+        harness.fail(
             f"--sentences={folder or ''}: no {SENTENCES}; unpack hutto_ICWSM_2014.tar.gz there"
         )
     lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
@@ -156,7 +154,7 @@ def random_weights(source: str) -> tuple[str, ...]:
 
     model = find_architecture(source)
     if model is None:
-        turns.fail(f"--pretrained={source}: no run, import or export")
+        harness.fail(f"--pretrained={source}: no run, import or export")
     tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
     values = flatten({"config": {"model": dataclasses.asdict(model)}})
     flags = [f"--{key}={value}" for key, value in values.items()]
@@ -208,7 +206,7 @@ def run_command(words: Sequence[str], log: Path) -> None:
         done = subprocess.run(command, stdout=stream, stderr=stream, check=False)
     if done.returncode:
         last = log.read_text().strip().splitlines()[-1:]
-        turns.fail(
+        harness.fail(
             f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}"
         )
 

@@ -14,19 +14,19 @@ for one another take much longer: there, --threads=1 and the CPU seconds say mor
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import peer_torch
-import turns
 
 NAMES = ("bert_jax", "transformers")
 FOLDERS = {"cola": "CoLA", "rte": "RTE"}
@@ -40,7 +40,7 @@ Step = Callable[[], float]  # trains on the next batch, returns its loss
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
     parser.add_argument("--tasks", default=",".join(FOLDERS))
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
@@ -53,19 +53,15 @@ def main() -> None:
     if options.contender:
         answer(options)
         return
-    for name in ("rounds", "steps", "threads", "devices"):
-        if getattr(options, name) < 1:
-            turns.fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
-    tasks = options.tasks.split(",")
+    harness.at_least_one(options, "rounds", "steps", "threads", "devices")
+    tasks = harness.some_of("tasks", options.tasks, FOLDERS)
     for task in tasks:
-        if task not in FOLDERS:
-            turns.fail(f"--tasks={task}: give some of {','.join(FOLDERS)}")
         for name in (f"glue/{FOLDERS[task]}", VOCABULARY):
             if not (Path(options.data or "") / name).exists():
-                turns.fail(f"--data={options.data or ''}: {name} is not there")
-    turns.use_cores(options.threads)
-    libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "transformers"))
-    print(f"{turns.machine()}; {libraries}; {options.threads} threads", flush=True)
+                harness.fail(f"--data={options.data or ''}: {name} is not there")
+    harness.use_cores(options.threads)
+    libraries = harness.machine("jax", "torch", "transformers")
+    print(f"{libraries}; {options.threads} threads", flush=True)
     for task in tasks:
         with tempfile.TemporaryDirectory() as folder:
             prepare(options, task, Path(folder))
@@ -137,7 +133,7 @@ def prepare(options: argparse.Namespace, task: str, folder: Path) -> None:
 def answer(options: argparse.Namespace) -> None:
     """Runs a contender in its process; n steps are answered with their CPU seconds and mean loss,
     `COUNTS` with examples, positions and tokens so far."""
-    talk = turns.talk_apart()
+    talk = harness.talk_apart()
     counts = np.zeros(3, np.int64)
     if options.contender == "bert_jax":
         step = our_step(options.folder, options.devices, counts)
@@ -149,7 +145,7 @@ def answer(options: argparse.Namespace) -> None:
         losses = [step() for _ in range(number)]
         return [time.process_time() - start, statistics.mean(losses)]
 
-    turns.answer(talk, take, {COUNTS: counts.tolist})
+    harness.answer(talk, take, {COUNTS: counts.tolist})
 
 
 def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
@@ -239,35 +235,29 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the speed of each side and the ratios of the two."""
     own = [__file__, f"--folder={folder}", f"--threads={options.threads}"]
     own.append(f"--devices={options.devices}")
-    threads = str(options.threads)
-    environment = {"OMP_NUM_THREADS": threads, "PJRT_NPROC": threads}
-    sides = {name: turns.Contender([*own, f"--contender={name}"], environment) for name in NAMES}
-    for side in sides.values():
-        side.steps(2)  # compiles, and fills caches
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
-    losses: dict[str, list[float]] = {name: [] for name in NAMES}
-    for _ in range(options.rounds):
-        for name, side in sides.items():
-            seconds, (cpu, loss) = side.steps(options.steps)
-            times[name].append((seconds, cpu))
-            losses[name].append(loss)
-    counts = {name: side.ask(COUNTS) for name, side in sides.items()}
-    for side in sides.values():
-        side.close()
+    commands = {name: [*own, f"--contender={name}"] for name in NAMES}
+    threads = options.threads
+    with harness.contenders(commands, OMP_NUM_THREADS=threads, PJRT_NPROC=threads) as sides:
+        for side in sides.values():
+            side.steps(2)  # compiles, and fills caches
+        steps = {name: functools.partial(side.steps, options.steps) for name, side in sides.items()}
+        found = harness.rounds(steps, options.rounds)
+        counts = {name: side.ask(COUNTS) for name, side in sides.items()}
+    times = harness.wall_and_cpu(found)
     print(
         f"medians of {options.rounds} rounds of {options.steps} steps; of the ratios in each "
-        f"round, too; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        "round, too"
     )
-    for name, values in times.items():
-        wall, cpu = (statistics.median(pair[i] for pair in values) / options.steps for i in (0, 1))
+    for name in NAMES:
+        wall, cpu = (seconds / options.steps for seconds in times[name])
+        loss = statistics.mean(loss for _, (_, loss) in found[name])
         examples, positions, tokens = counts[name]
         print(
             f"  {name:14} {BATCH_SIZE / wall:6.1f} examples/s, {cpu / BATCH_SIZE:.4f} CPU s an "
             f"example, {positions / examples:.1f} positions an example, {tokens / positions:.1%} "
-            f"of them real; loss {statistics.mean(losses[name]):.3f}"
+            f"of them real; loss {loss:.3f}"
         )
-    pairs = list(zip(*times.values(), strict=True))
-    wall, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
+    wall, cpu = times["ratio"]
     of_positions = np.divide(*(counts[name][1] / counts[name][0] for name in NAMES))
     print(
         f"  bert_jax is {wall:.2f} times as fast in examples/s, and {cpu:.2f} times by CPU "

@@ -1,31 +1,187 @@
-"""Contenders that train alternately in separate processes, for train_cpu.py and train_gpu.py.
+"""What the benchmarks share: options, the machine, interleaved rounds, stores, a training step, and
+contenders in processes of their own.
 
 The comparing process has a pipe to each contender: it writes a number of steps and reads a line of
 JSON with the seconds that they took and their losses. A contender without a request blocks and uses
 no CPU.
 """
 
+import argparse
+import contextlib
+import datetime
 import json
 import os
 import platform
+import random
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import numpy as np
 
+from bert_jax.errors import UserError
+
+K, T = TypeVar("K"), TypeVar("T")
 Batch = dict[str, np.ndarray]
 Losses = list[float]
 Take = Callable[[int], Losses]  # trains for that number of steps, blocks until done
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def fail(problem: str) -> NoReturn:
+def fail(problem: object) -> NoReturn:
     """Ends a benchmark with one line."""
     print(f"error: {problem}", file=sys.stderr)
     sys.exit(1)
+
+
+@contextlib.contextmanager
+def errors_are_one_line() -> Iterator[None]:
+    """Ends the benchmark with one line at an error of the user, or of a contender."""
+    try:
+        yield
+    except (UserError, ChildProcessError) as error:
+        fail(error)
+
+
+def parser(doc: str, **options: Any) -> argparse.ArgumentParser:
+    """Returns the parser of a benchmark with this docstring."""
+    return argparse.ArgumentParser(description=doc.split("\n")[0], **options)
+
+
+def at_least_one(options: argparse.Namespace, *names: str) -> None:
+    """Ends the benchmark if one of these options is given and is below 1."""
+    for name in names:
+        if (value := getattr(options, name)) is not None and value < 1:
+            fail(f"--{name}={value}: at least 1 is needed")
+
+
+def some_of(flag: str, text: str, known: Collection[str]) -> list[str]:
+    """Parses "a,b"; ends the benchmark at a name that is not known."""
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in known]:
+        fail(f"--{flag}={unknown[0]}: give some of {','.join(known)}")
+    return names
+
+
+def machine(*libraries: str) -> str:
+    """Returns the processor, its load, the versions of Python and of libraries, and the day."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    found = [names[0] if names else platform.machine(), f"Python {platform.python_version()}"]
+    for name in libraries:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    found.append(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    return ", ".join([*found, f"{datetime.date.today()}"])
+
+
+def find_libtpu() -> None:
+    """Locates the TPU compiler, in .venv/libtpu if it is there; UserError if there is none."""
+    from bert_jax.aot import topology
+
+    local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
+    if local.exists():
+        os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
+    topology.library()
+
+
+def rounds(measures: Mapping[K, Callable[[], T]], number: int) -> dict[K, list[T]]:
+    """Returns the values of each measure; a round takes each once, so that all have the machine at
+    equally good and bad times."""
+    values: dict[K, list[T]] = {name: [] for name in measures}
+    for _ in range(number):
+        for name, measure in measures.items():
+            values[name].append(measure())
+    return values
+
+
+def medians(measures: Mapping[K, Callable[[], float]], number: int) -> dict[K, float]:
+    return {name: statistics.median(got) for name, got in rounds(measures, number).items()}
+
+
+def seconds(action: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Returns the time that a call takes; wall-clock time by default."""
+    start = clock()
+    action()
+    return clock() - start
+
+
+def build_store(folder: Path, text: str = "python", entries: int = 8192, **options: Any) -> Path:
+    """Builds a store, by default of the documentation of this Python; its vocabulary is trained.
+
+    text: a source, as for `data build`.
+    """
+    from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.store_build import build, vocabulary
+
+    source, path = parse_source(text), folder / "store"
+    tokenizer = vocabulary.train_tokenizer([source], entries, progress=False)
+    build.build_store([source], tokenizer, path, progress=False, **options)
+    return path
+
+
+def generate_store(folder: Path, documents: int = 500) -> Path:
+    """Builds a store of random words, with sentences of realistic lengths."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeioubdklmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
+    lines = []
+    for _ in range(documents):
+        for _ in range(draw.randint(10, 60)):  # sentences
+            chosen = draw.choices(words, k=draw.randint(5, 40))
+            lines.append(" ".join(chosen).capitalize() + ".")
+        lines.append("")
+    text = folder / "text"
+    text.mkdir()
+    (text / "generated.txt").write_text("\n".join(lines))
+    return build_store(folder, f"lines:{text}", 4096)
+
+
+class Trainer:
+    """The training step of a config's first phase, over and over on the same batches.
+
+    Attributes:
+        program, step: see `bert_jax.training.step`.
+    """
+
+    def __init__(self, config: Any, store: Any, batches: Sequence[Batch], devices: Any = None):
+        """devices: those to train on; default: all."""
+        import jax
+
+        from bert_jax.objectives.corpus import Corpus
+        from bert_jax.parallel.mesh import make_mesh
+        from bert_jax.training.step import make_step_functions
+
+        mesh, phase = make_mesh(config.mesh, devices), config.phases[0]
+        with jax.set_mesh(mesh):
+            self.program = make_step_functions(config, mesh, Corpus.of(store))
+            self.step = self.program.compile_train(batches[0], phase)
+            self.placed = [place(self.program, batch, phase.batch_size) for batch in batches]
+            self.state = self.program.init()
+        self.done = 0
+
+    def start_step(self) -> Any:
+        """Starts a step; returns its loss on the device."""
+        self.state, metrics = self.step(self.state, self.placed[self.done % len(self.placed)])
+        self.done += 1
+        return metrics["loss"]
+
+    def train(self, steps: int) -> Losses:
+        return [float(loss) for loss in [self.start_step() for _ in range(steps)]]
+
+
+def place(program: Any, batch: Batch, rows: int) -> Any:
+    """Returns a batch on the devices of a program."""
+    from bert_jax.parallel import global_batch
+
+    return global_batch.global_batch(
+        lambda wanted: {name: values[wanted] for name, values in batch.items()}, program.rows, rows
+    )
 
 
 def use_cores(count: int) -> None:
@@ -74,6 +230,31 @@ class Contender:
         self._process.communicate()
 
 
+@contextlib.contextmanager
+def contenders(
+    commands: Mapping[K, Sequence[str]], **environment: object
+) -> Iterator[dict[K, Contender]]:
+    """Starts a contender for each command, in this environment."""
+    values = {name: str(value) for name, value in environment.items()}
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(contextlib.closing(Contender(words, values)))
+            for name, words in commands.items()
+        }
+
+
+def wall_and_cpu(times: Mapping[str, list[tuple[float, Losses]]]) -> dict[str, tuple[float, float]]:
+    """Returns the median seconds and CPU seconds of each of two contenders, which answered with
+    those first; and below "ratio" the medians of what the second took, over the first."""
+    both = {name: [(wall, cpu) for wall, (cpu, *_) in got] for name, got in times.items()}
+    pairs = zip(*both.values(), strict=True)
+    both["ratio"] = [(other[0] / one[0], other[1] / one[1]) for one, other in pairs]
+    return {
+        name: (statistics.median(wall for wall, _ in got), statistics.median(cpu for _, cpu in got))
+        for name, got in both.items()
+    }
+
+
 def talk_apart() -> TextIO:
     """Returns the stream for answers; redirects other standard output to standard error."""
     talk = os.fdopen(os.dup(1), "w", buffering=1)
@@ -110,11 +291,3 @@ def read_batches(path: Path) -> list[Batch]:
             number, _, name = key.partition(" ")
             batches.setdefault(int(number), {})[name] = values
     return [batches[i] for i in range(len(batches))]
-
-
-def machine() -> str:
-    """Returns the processor and the Python version."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, Python {platform.python_version()}"

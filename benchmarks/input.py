@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,8 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import turns
-from made_text import generate_store
+import harness
 
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.errors import UserError
@@ -66,7 +64,7 @@ SHAPES = ((128, 20), (512, 77))  # tokens per row, masked positions
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--masking", choices=MODES, default="token")
     parser.add_argument("--packed", action="store_true", help="rows packed with several examples")
@@ -74,15 +72,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are reported")
     parser.add_argument("--batches", type=int, default=60, help="batches per round")
     options = parser.parse_args()
-    try:
-        for name in ("rounds", "batches"):
-            if getattr(options, name) < 1:
-                raise UserError(f"--{name}={getattr(options, name)}: at least 1 is needed")
+    harness.at_least_one(options, "rounds", "batches")
+    with harness.errors_are_one_line():
         estimates = [found for path in options.estimates or () for found in read_estimates(path)]
         with tempfile.TemporaryDirectory() as folder:
             run(options, estimates, Path(folder))
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +130,8 @@ def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) ->
 
     use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
-    path = options.store or generate_store(folder)
-    print(f"{turns.machine()}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    path = options.store or harness.generate_store(folder)
+    print(harness.machine())
     print(
         f"masking {options.masking}, {'packed' if options.packed else 'padded'} rows; medians of "
         f"{options.rounds} interleaved rounds of {options.batches} batches\n"
@@ -201,12 +195,8 @@ def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict
 
     store = open_store(path)
     makers = {length: Maker(store, length, options) for length in lengths}
-    found: dict[tuple[int, str], list[float]] = {}
-    for _ in range(options.rounds):
-        for length, maker in makers.items():
-            for name, rate in maker.ways.items():
-                found.setdefault((length, name), []).append(rate())
-    middle = {key: statistics.median(rates) for key, rates in found.items()}
+    ways = {(n, name): way for n, maker in makers.items() for name, way in maker.ways.items()}
+    middle = harness.medians(ways, options.rounds)
     return {
         length: Rates(*(middle[length, name] for name in maker.ways), maker.fill_rate)
         for length, maker in makers.items()

@@ -14,7 +14,6 @@ machine at equally good and bad times.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import json
@@ -25,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import peer_torch
-import turns
 
 THREADS = 2
 TURN = 20.0  # seconds
@@ -65,7 +64,7 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, required=True, help="a token store")
     parser.add_argument("--config", default="wiki_books_small")
     parser.add_argument("--choose", type=float, default=10, help="minutes for each candidate")
@@ -81,8 +80,8 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    turns.use_cores(THREADS)
-    print(turns.machine(), flush=True)
+    harness.use_cores(THREADS)
+    print(harness.machine(), flush=True)
     rate, spread = map(float, options.peer.split(",")) if options.peer else choose(options)
     peer = Run("peer", options.minutes, rate=rate, spread=spread)
     shares = sorted((float(share) for share in options.shares.split(",")), reverse=True)
@@ -112,20 +111,17 @@ def choose(options: argparse.Namespace) -> tuple[float, float]:
 def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
     """Trains all runs in turns; returns their held-out losses at the end."""
     shared = [__file__, f"--store={options.store}", f"--config={options.config}"]
-    with contextlib.ExitStack() as stack:
-        contenders = []
-        for run in runs:
-            environment = {"OMP_NUM_THREADS": str(THREADS)}
-            words = json.dumps(dataclasses.asdict(run))
-            contenders.append(turns.Contender([*shared, f"--run={words}"], environment))
-            stack.callback(contenders[-1].close)
-        left = dict(enumerate(contenders))
+    commands = {
+        number: [*shared, f"--run={json.dumps(dataclasses.asdict(run))}"]
+        for number, run in enumerate(runs)
+    }
+    with harness.contenders(commands, OMP_NUM_THREADS=THREADS) as contenders:
+        left = dict(contenders)
         while left:
             for number, contender in list(left.items()):
-                spent = contender.ask(str(TURN))
-                if spent >= 60 * runs[number].minutes:
+                if contender.ask(str(TURN)) >= 60 * runs[number].minutes:
                     del left[number]
-        losses = [contender.ask(HELD_OUT) for contender in contenders]
+        losses = [contender.ask(HELD_OUT) for contender in contenders.values()]
     for run, loss in zip(runs, losses, strict=True):
         print(f"# {run}: held-out MLM loss {loss:.3f}", flush=True)
     return losses
@@ -159,7 +155,7 @@ def config_of(options: argparse.Namespace, changes: dict[str, dict[str, Any]]) -
 
 def contender(options: argparse.Namespace, run: Run) -> None:
     """Runs one side in its process: answers with the seconds of training so far, or the loss."""
-    talk = turns.talk_apart()
+    talk = harness.talk_apart()
     total, spent, trainer = 60 * run.minutes, 0.0, None
 
     def train(seconds: float) -> float:
@@ -276,7 +272,7 @@ class Peer:
         return loss / count
 
 
-def tensors(batch: turns.Batch) -> dict[str, Any]:
+def tensors(batch: harness.Batch) -> dict[str, Any]:
     import torch
 
     return {name: torch.from_numpy(values) for name, values in batch.items()}

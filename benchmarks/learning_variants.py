@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
+import harness
+
 COMMON = (
     "--config=demo", "--config.model.initializer=published", "--config.optimizer.name=adamw",
     "--config.optimizer.b2=0.98", "--config.optimizer.schedule=fairseq",
@@ -111,7 +113,7 @@ TABLES: dict[str, Variants] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, required=True, help="a token store of 8,192 entries")
     parser.add_argument("--table", choices=TABLES, default="main")
     parser.add_argument("--only", help="variants by number, such as 0,2")

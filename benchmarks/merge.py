@@ -6,13 +6,13 @@
 A tenth of the documents are copies. Needs twelve bytes of disk space a token.
 """
 
-import argparse
 import json
 import resource
 import tempfile
 import time
 from pathlib import Path
 
+import harness
 import numpy as np
 
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
@@ -27,7 +27,7 @@ VOCABULARY = 30_522
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--tokens", type=float, default=1e9)
     parser.add_argument("--documents", type=float, default=2e6)
     parser.add_argument("--dedup", choices=("none", "exact", "near"), default="exact")

@@ -12,7 +12,6 @@ compiler's estimate plus the roofline time of what it has no estimate for; tempo
 chip's memory in addition to parameters, moments and batch. No step runs.
 """
 
-import argparse
 import dataclasses
 import importlib
 import inspect
@@ -21,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import harness
 import tpu_compile
 
 B, S, H, A, D, V, P = 64, 128, 768, 12, 64, 30528, 20
@@ -49,16 +49,14 @@ OPS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--compile", default=",".join(OPS), help="operations; empty: no step")
     parser.add_argument("--layers", type=int, help="number of layers, to shorten the model")
     parser.add_argument("--unroll", type=int, default=0, help="compute.unroll_layers; 0 = all")
     options = parser.parse_args()
-    names = [name for name in options.compile.split(",") if name]
-    if unknown := [name for name in names if name not in OPS]:
-        parser.exit(1, f"error: --compile={unknown[0]}: give some of {','.join(OPS)}\n")
+    names = harness.some_of("compile", options.compile, OPS)
     if names:
-        tpu_compile.find_libtpu()
+        harness.find_libtpu()
         from bert_jax.aot import topology
 
         topology.prepare()  # before anything imports JAX

@@ -9,7 +9,6 @@ up to the number of tokens. A new process makes each plan, with its checksums, i
 its peak resident memory (including Python, numba and the lengths) is reported.
 """
 
-import argparse
 import multiprocessing
 import resource
 import sys
@@ -17,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import harness
 import numpy as np
 
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
@@ -24,10 +24,8 @@ from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, Pairing
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import open_store
-from bert_jax.data_pipeline.store_build import build, vocabulary
 
 # Maximum tokens and prediction slots per example; tokens and examples per row.
 SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))
@@ -35,7 +33,7 @@ LENGTHS = ("sentence_lengths", "document_lengths", "document_source", "document_
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, help="store to sample lengths from")
     parser.add_argument("--tokens", type=int, default=1_000_000_000)
     parser.add_argument("--pairing", choices=MODES, action="append", help="default: nsp")
@@ -71,12 +69,7 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
 
 def draw_split(store: Path | None, tokens: int, folder: Path) -> tuple[int, int]:
     """Writes the lengths of a sampled split to `folder`; returns its (tokens, documents)."""
-    if store is None:
-        store = folder / "store"
-        specs = [parse_source("python")]
-        tokenizer = vocabulary.train_tokenizer(specs, 8192)
-        build.build_store(specs, tokenizer, store, workers=1, progress=False)
-    split = open_store(store, verify=False).train
+    split = open_store(store or harness.build_store(folder, workers=1), verify=False).train
     ends = np.cumsum(split.document_lengths, dtype=np.int64)
     starts = ends - split.document_lengths
     total = np.concatenate([[0], np.cumsum(split.sentence_lengths, dtype=np.int64)])

@@ -14,19 +14,17 @@ Memory is what the compiler allocates. Everything else is the compiler's estimat
 one: nothing ran.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+
+import harness
 
 from bert_jax.config.files import shipped
 from bert_jax.errors import UserError, nearest
 from bert_jax.hardware import slices
 
-ROOT = Path(__file__).resolve().parent.parent
 # Sixteen chips each. Names count cores, except v5e and v6e names, which count chips.
 SLICES = ("v2-32", "v3-32", "v4-32", "v5e-16", "v5p-32", "v6e-16", "tpu7x-32")
 GIB = 2**30
@@ -37,19 +35,15 @@ COLUMNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], epilog="--config.KEY=VALUE overrides a config value"
-    )
+    parser = harness.parser(__doc__, epilog="--config.KEY=VALUE overrides a config value")
     parser.add_argument("--models", default="base,large", help="shipped configs")
     parser.add_argument("--slices", default=",".join(SLICES), help="default: %(default)s")
     options, overrides = parser.parse_known_args()
     if unknown := [word for word in overrides if not word.startswith("--config.")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    try:
+    with harness.errors_are_one_line():
         models, chosen = chosen_models(options.models), chosen_slices(options.slices)
-        find_compiler()
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
+        harness.find_libtpu()
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     failed = False
     for model in models:
@@ -82,16 +76,6 @@ def chosen_slices(text: str) -> list[slices.Slice]:
         return [slices.find(name) for name in text.split(",") if name]
     except ValueError as error:
         raise UserError(f"--slices: {error}") from None
-
-
-def find_compiler() -> None:
-    """Locates libtpu; raises UserError if it is missing."""
-    from bert_jax.aot import topology
-
-    local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
-    if local.exists():
-        os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
-    topology.library()
 
 
 def rows(model: str, of: slices.Slice, overrides: list[str]) -> list[list[str]]:

@@ -25,15 +25,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import turns
+import harness
 
 from bert_jax.errors import UserError
 
-ROOT = Path(__file__).resolve().parent.parent
 SLOTS = {128: 20, 512: 77}  # masked positions per row; our head computes only these
 GENERATORS = {"threefry": "threefry2x32", "rbg": "rbg"}
 FORMS = {0: "unrolled", 1: "scanned"}  # of the loop over layers; n: n layers per iteration
@@ -65,14 +64,14 @@ ROWS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", default="1,2,3,4,5", help="rows of the table, from 1")
     parser.add_argument("--forms", default="0,1,4", help="our compute.unroll_layers; 0 = all")
     parser.add_argument("--generators", default="threefry,rbg", help="of the peer; empty = none")
     parser.add_argument("--layers", type=int, help="number of layers, to shorten the models")
     parser.add_argument(
         "--peer",
-        default=os.environ.get("BERT_JAX_PEER", str(ROOT / ".venv/peer")),
+        default=os.environ.get("BERT_JAX_PEER", str(harness.ROOT / ".venv/peer")),
         help="folder with transformers 4.57 (BERT_JAX_PEER)",
     )
     parser.add_argument("--json", action="store_true", help="print all figures as JSON, no table")
@@ -95,9 +94,7 @@ def plan(options: argparse.Namespace) -> list[tuple[Row, list[Job]]]:
     Raises:
         ValueError: an option has an invalid value.
     """
-    generators = [text for text in options.generators.split(",") if text]
-    if unknown := [text for text in generators if text not in GENERATORS]:
-        raise ValueError(f"--generators={unknown[0]}: give some of {','.join(GENERATORS)}")
+    generators = harness.some_of("generators", options.generators, GENERATORS)
     rows = [ROWS[number - 1] for number in numbers("rows", options.rows, 1, len(ROWS))]
     forms = numbers("forms", options.forms, 0, 24)
     if options.layers is not None and options.layers < 1:
@@ -121,22 +118,12 @@ def numbers(flag: str, text: str, low: int, high: int) -> list[int]:
 
 def check(options: argparse.Namespace) -> None:
     """Locates the compiler (else UserError) and, if needed, the peer (else ValueError)."""
-    find_libtpu()
+    harness.find_libtpu()
     if options.generators and not (Path(options.peer) / "transformers").is_dir():
         raise ValueError(
             f"--peer={options.peer}: no transformers there; `make .venv/peer` installs it, or give "
             "--generators= to skip the peer"
         )
-
-
-def find_libtpu() -> None:
-    """Locates the compiler, in .venv/libtpu if it is there; UserError if there is none."""
-    from bert_jax.aot import topology
-
-    local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
-    if local.exists():
-        os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
-    topology.library()
 
 
 def environment(peer: str | None) -> dict[str, str]:
@@ -150,11 +137,11 @@ def environment(peer: str | None) -> dict[str, str]:
 def heading(peer: str | None) -> str:
     from bert_jax.aot import topology
 
-    versions = f"libtpu {topology.version()}, jax {version('jax')}, flax {version('flax')}"
+    versions = f"libtpu {topology.version()}, {harness.machine('jax', 'flax')}"
     if peer:
         (found,) = distributions(name="transformers", path=[peer])
         versions += f", transformers {found.version}"
-    return f"{versions}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return versions
 
 
 def compare(jobs: list[tuple[Row, list[Job]]], options: argparse.Namespace) -> int:
@@ -232,7 +219,7 @@ def do(job: Job) -> None:
     """In the separate process: compiles one program, prints its figures as a line of JSON."""
     from bert_jax.aot import topology
 
-    talk = turns.talk_apart()
+    talk = harness.talk_apart()
     topology.prepare()  # before anything imports JAX
     talk.write(json.dumps(compiled(job)) + "\n")
 

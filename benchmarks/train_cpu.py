@@ -18,21 +18,17 @@ import dataclasses
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import harness
 import peer_torch
-import turns
-from turns import Batch
+from harness import Batch
 
 THREADS = 2
-ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS)}
 BATCHES = 24  # distinct batches, then repeated
 WARM_UP = 4  # untimed steps; their losses are compared
-VOCABULARY = 8192  # of the store built if none is given; the models have 30,522
 PRODUCT = 2048  # size of the matrices whose product measures the cores
 PRODUCT_WORD = "product"  # the request for it
 NAMES = {
@@ -48,7 +44,7 @@ Step = Callable[[Batch], float]  # trains on a batch, returns its loss
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--model", choices=MODELS, help="only one model (default: all)")
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
@@ -59,18 +55,12 @@ def main() -> None:
     if options.contender:
         answer(options.contender, options.model, options.folder)
         return
-    use_two_cores()
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", "transformers"))
-    print(f"{turns.machine()}; {libraries}")
+    harness.use_cores(THREADS)  # more threads than cores would only contend
+    print(harness.machine("jax", "torch", "transformers"))
     for model in [options.model] if options.model else MODELS:
         with tempfile.TemporaryDirectory() as folder:
             batches = prepare(model, options.store, Path(folder))
             compare(options, model, Path(folder), batches)
-
-
-def use_two_cores() -> None:
-    """Pins all processes to two cores; more threads than cores would only contend."""
-    turns.use_cores(THREADS)
 
 
 def config_of(model: str) -> Any:
@@ -97,33 +87,28 @@ def config_of(model: str) -> Any:
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     """Writes the batches and the initial parameters of all contenders; returns the batches."""
-    from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.data_pipeline.store_build.build import build_store
-    from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
     from bert_jax.training.batches import phase_batches
 
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
     config = config_of(model)
-    if path is None:
-        source, path = parse_source("python"), folder / "store"
-        build_store([source], train_tokenizer([source], VOCABULARY), path, progress=False)
+    path = path or harness.build_store(folder)
     store = open_store(path)
     (folder / "store.txt").write_text(str(path.resolve()))
     batches = phase_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
-    turns.write_batches(folder / "batches.npz", made)
+    harness.write_batches(folder / "batches.npz", made)
     peer_torch.write_start(config, store.special.pad, folder)
     return made
 
 
 def answer(contender: str, model: str, folder: Path) -> None:
     """Runs a contender in its process."""
-    talk = turns.talk_apart()
-    batches, done = turns.read_batches(folder / "batches.npz"), 0
+    talk = harness.talk_apart()
+    batches, done = harness.read_batches(folder / "batches.npz"), 0
     with contender_step(contender, model, folder) as step:
 
-        def take(count: int) -> turns.Losses:
+        def take(count: int) -> harness.Losses:
             nonlocal done
             losses = []
             for _ in range(count):
@@ -132,14 +117,7 @@ def answer(contender: str, model: str, folder: Path) -> None:
             return losses
 
         multiply = our_product() if contender == "bert_jax" else torch_product()
-        turns.answer(talk, take, {PRODUCT_WORD: lambda: timed(multiply)})
-
-
-def timed(run: Callable[[], None]) -> float:
-    """Returns the seconds that a call takes."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+        harness.answer(talk, take, {PRODUCT_WORD: lambda: harness.seconds(multiply)})
 
 
 @contextlib.contextmanager
@@ -157,7 +135,6 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
 
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.objectives.corpus import Corpus
-    from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.runtime import cpu
     from bert_jax.training.step import make_step_functions
@@ -174,9 +151,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
 
         def step(batch: Batch) -> float:
             nonlocal state
-            placed = global_batch.global_batch(
-                lambda wanted: {k: v[wanted] for k, v in batch.items()}, program.rows, rows
-            )
+            placed = harness.place(program, batch, rows)
             state, metrics = program.train(state, placed)
             return float(jax.block_until_ready((state, metrics))[1]["loss"])
 
@@ -239,12 +214,9 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
     """Measures the contenders and prints a table for one model."""
     tokens = batches[0]["input_ids"].size
     real = sum(int((batch["example_ids"] > 0).sum()) for batch in batches) / len(batches)
-    with contextlib.ExitStack() as stack:
-        contenders = {}
-        for name in NAMES:
-            command = [__file__, f"--contender={name}", f"--model={model}"]
-            contenders[name] = turns.Contender([*command, f"--folder={folder}"], ENVIRONMENT)
-            stack.callback(contenders[name].close)
+    own = [__file__, f"--model={model}", f"--folder={folder}"]
+    commands = {name: [*own, f"--contender={name}"] for name in NAMES}
+    with harness.contenders(commands, OMP_NUM_THREADS=THREADS) as contenders:
         losses = {name: each.steps(WARM_UP)[1] for name, each in contenders.items()}
         rates: dict[str, list[float]] = {name: [] for name in NAMES}
         products: dict[str, list[float]] = {"transformers": [], "bert_jax": []}
@@ -256,8 +228,7 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
                 rates[name].append(options.steps * tokens / seconds)
     print(
         f"\n{MODELS[model]}, {BATCH_SIZE[model]} rows of {SEQ_LENGTH} tokens, {real / tokens:.0%} "
-        f"of them real; {options.rounds} interleaved rounds of {options.steps} steps; load "
-        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"of them real; {options.rounds} interleaved rounds of {options.steps} steps"
     )
     peaks = {name: statistics.median(got) for name, got in products.items()}
     print(

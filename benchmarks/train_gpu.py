@@ -27,14 +27,14 @@ import os
 import statistics
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import harness
 import kernel_times
 import peer_torch
-import turns
-from made_text import DOCUMENTS, generate_store
+
+from bert_jax.errors import UserError
 
 BATCHES = 8  # distinct batches, on the device before timing starts, then repeated
 WARM_UP = 5  # untimed steps, which include compilation
@@ -80,7 +80,7 @@ PACKED = Contest(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--cases", help="some of base,large (default: both)")
     parser.add_argument("--batch_size", type=int, help="rows per batch (default: by case)")
@@ -92,37 +92,31 @@ def main() -> None:
     if options.contender:
         answer(json.loads(options.contender))
         return
-    try:
+    harness.at_least_one(options, "rounds", "steps", "batch_size")
+    with harness.errors_are_one_line():
         run(options)
-    except (ValueError, ChildProcessError) as error:
-        parser.exit(1, f"error: {error}\n")
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs all measurements and prints each result.
 
     Raises:
-        ValueError: an option is invalid, or no GPU is found.
+        UserError: no GPU is found.
         ChildProcessError: a bert_jax process failed.
     """
     cases = DRY if options.dry_run else CASES
-    wanted = (options.cases or ",".join(cases)).split(",")
-    if unknown := [name for name in wanted if name not in cases]:
-        raise ValueError(f"--cases={options.cases}: {unknown[0]!r} is none of {', '.join(cases)}")
-    for name in ("rounds", "steps", "batch_size"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ValueError(f"--{name}={value}: at least 1 is needed")
+    wanted = harness.some_of("cases", options.cases or ",".join(cases), cases)
     with tempfile.TemporaryDirectory() as folder:
         environment = environment_of(options.dry_run)
         device, peak = ask_peak(options, environment)
-        print(f"{device}; {turns.machine()}; {libraries()}")
+        print(f"{device}; {harness.machine('jax', 'torch', 'transformers')}")
         print(
             f"{options.rounds} interleaved rounds of {options.steps} steps, medians; "
             f"a {side_of(options.dry_run)}³ product in bfloat16: {peak / 1e12:,.1f} TFLOP/s"
         )
         path = options.store
         if path is None:
-            path = generate_store(Path(folder), documents=40 if options.dry_run else DOCUMENTS)
+            path = harness.generate_store(Path(folder), 40 if options.dry_run else 500)
             print("text: generated; give a --store of real text to compare packed rows")
         for name in wanted:
             case = cases[name]
@@ -145,14 +139,6 @@ def environment_of(dry_run: bool) -> dict[str, str]:
     return {**shared, "JAX_PLATFORMS": "cpu"} if dry_run else shared
 
 
-def libraries() -> str:
-    found = []
-    for name in ("jax", "torch", "transformers"):
-        with contextlib.suppress(PackageNotFoundError):
-            found.append(f"{name} {version(name)}")
-    return ", ".join(found)
-
-
 def side_of(dry_run: bool) -> int:
     return 256 if dry_run else PRODUCT
 
@@ -161,13 +147,15 @@ def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[
     """Returns the kind of the device and the FLOP/s of its bfloat16 matrix product.
 
     Raises:
-        ValueError: the device is not a GPU and this is not a dry run.
+        UserError: the device is not a GPU and this is not a dry run.
     """
     job = json.dumps({"side": "peak", "product": side_of(options.dry_run)})
-    with contextlib.closing(turns.Contender([__file__, f"--contender={job}"], environment)) as one:
+    with contextlib.closing(
+        harness.Contender([__file__, f"--contender={job}"], environment)
+    ) as one:
         platform, kind = one.ask("device")
         if platform != "gpu" and not options.dry_run:
-            raise ValueError(
+            raise UserError(
                 f"JAX finds no GPU here, its device is a {kind}; on a machine with one, "
                 'pip install "bert-jax[cuda]"; --dry_run runs tiny models on the CPU'
             )
@@ -210,8 +198,8 @@ class Side:
     name: str
     real: list[int]  # tokens other than padding, by batch
     flops: float  # per step
-    process: turns.Contender
-    losses: turns.Losses = dataclasses.field(default_factory=list)
+    process: harness.Contender
+    losses: harness.Losses = dataclasses.field(default_factory=list)
     seconds: list[float] = dataclasses.field(default_factory=list)  # by round
 
 
@@ -246,7 +234,7 @@ def compete(
                 "store": str(store),
                 "dry_run": options.dry_run,
             }
-            process = turns.Contender([__file__, f"--contender={json.dumps(job)}"], environment)
+            process = harness.Contender([__file__, f"--contender={json.dumps(job)}"], environment)
             stack.callback(process.close)
             name = SIDES[side] + (", packed" if packed else "")
             one = Side(name, real, flops, process)
@@ -282,7 +270,7 @@ def prepare(
     store = open_store(path, verify=False)
     batches = phase_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
-    turns.write_batches(folder / "batches.npz", made)
+    harness.write_batches(folder / "batches.npz", made)
     real = [int((batch["example_ids"] > 0).sum()) for batch in made]
     return real, step_flops(config, config.phases[0])
 
@@ -330,13 +318,13 @@ def print_kernels(found: list) -> None:
 
 def answer(job: dict[str, Any]) -> None:
     """Runs a contender in its process."""
-    talk = turns.talk_apart()
+    talk = harness.talk_apart()
     if job["side"] == "peak":
         take, device = product(job["product"])
-        turns.answer(talk, take, {"device": lambda: device})
+        harness.answer(talk, take, {"device": lambda: device})
         return
     case = Case(**job["case"])
-    batches = turns.read_batches(Path(job["folder"]) / "batches.npz")
+    batches = harness.read_batches(Path(job["folder"]) / "batches.npz")
     config = config_of(case, job["attention_dropout"], job["packed"])
     if job["side"] == "torch":
         torch_contender(talk, config, batches, Path(job["folder"]), job["dry_run"])
@@ -344,7 +332,7 @@ def answer(job: dict[str, Any]) -> None:
     our_contender(talk, config, batches, Path(job["store"]))
 
 
-def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
+def product(side: int) -> tuple[harness.Take, tuple[str, str]]:
     """Returns a function that runs bfloat16 matrix products, and the device's (platform, kind)."""
     import jax
     import jax.numpy as jnp
@@ -356,7 +344,7 @@ def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
     def matrix() -> jax.Array:
         return jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
 
-    def take(count: int) -> turns.Losses:
+    def take(count: int) -> harness.Losses:
         x = matrix()
         for _ in range(count):
             x = multiply(x, matrix())
@@ -366,66 +354,40 @@ def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
     return take, (device.platform, device.device_kind)
 
 
-def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path) -> None:
+def our_contender(talk: Any, config: Any, batches: list[harness.Batch], path: Path) -> None:
     import jax
 
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.objectives.corpus import Corpus
-    from bert_jax.parallel import global_batch
-    from bert_jax.parallel.mesh import make_mesh
     from bert_jax.training.profiling import Profiler, Steps
-    from bert_jax.training.step import make_step_functions
     from bert_jax.workdir.layout import Workdir
 
-    mesh = make_mesh(config.mesh, jax.devices()[:1])
-    (phase,) = config.phases
-    with jax.set_mesh(mesh):
-        program = make_step_functions(config, mesh, Corpus.of(open_store(path, verify=False)))
-        placed = [
-            global_batch.global_batch(
-                lambda rows, batch=batch: {k: v[rows] for k, v in batch.items()},
-                program.rows,
-                phase.batch_size,
-            )
-            for batch in batches
-        ]
-        step, state, done = program.compile_train(batches[0], phase), program.init(), 0
+    store = open_store(path, verify=False)
+    trainer = harness.Trainer(config, store, batches, jax.devices()[:1])
 
-        def one() -> Any:
-            nonlocal state, done
-            state, metrics = step(state, placed[done % BATCHES])
-            done += 1
-            return metrics["loss"]
+    def trace() -> list:
+        with tempfile.TemporaryDirectory() as folder:
+            traces = Workdir.open(folder).profile
+            profiler = Profiler(traces, Steps(0, TRACED))
+            with contextlib.redirect_stdout(io.StringIO()):  # its path is not of interest
+                for number in range(TRACED):
+                    profiler.run(number, trainer.start_step)
+                profiler.close(TRACED)
+            if not traces.exists():
+                return []
+            return [dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))]
 
-        def take(count: int) -> turns.Losses:
-            return [float(loss) for loss in [one() for _ in range(count)]]
+    def memory() -> dict[str, int]:
+        stats = jax.devices()[0].memory_stats() or {}
+        found = trainer.step.memory_analysis()
+        needed = found.argument_size_in_bytes + found.temp_size_in_bytes
+        new = found.output_size_in_bytes - found.alias_size_in_bytes
+        return {"peak": stats.get("peak_bytes_in_use", 0), "compiled": needed + new}
 
-        def trace() -> list:
-            with tempfile.TemporaryDirectory() as folder:
-                traces = Workdir.open(folder).profile
-                profiler = Profiler(traces, Steps(0, TRACED))
-                with contextlib.redirect_stdout(io.StringIO()):  # its path is not of interest
-                    for number in range(TRACED):
-                        profiler.run(number, one)
-                    profiler.close(TRACED)
-                if not traces.exists():
-                    return []
-                return [
-                    dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))
-                ]
-
-        def memory() -> dict[str, int]:
-            stats = jax.devices()[0].memory_stats() or {}
-            found = step.memory_analysis()
-            needed = found.argument_size_in_bytes + found.temp_size_in_bytes
-            new = found.output_size_in_bytes - found.alias_size_in_bytes
-            return {"peak": stats.get("peak_bytes_in_use", 0), "compiled": needed + new}
-
-        turns.answer(talk, take, {"trace": trace, "memory": memory})
+    harness.answer(talk, trainer.train, {"trace": trace, "memory": memory})
 
 
 def torch_contender(
-    talk: Any, config: Any, batches: list[turns.Batch], folder: Path, dry_run: bool
+    talk: Any, config: Any, batches: list[harness.Batch], folder: Path, dry_run: bool
 ) -> None:
     try:
         import torch
@@ -458,10 +420,10 @@ def torch_contender(
         done += 1
         return loss.detach()
 
-    def take(count: int) -> turns.Losses:
+    def take(count: int) -> harness.Losses:
         return [float(loss) for loss in [one() for _ in range(count)]]
 
-    turns.answer(talk, take, {"memory": lambda: {"peak": torch.cuda.max_memory_allocated()}})
+    harness.answer(talk, take, {"memory": lambda: {"peak": torch.cuda.max_memory_allocated()}})
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 
 import convert  # noqa: E402
+import harness  # noqa: E402
 import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
-import turns  # noqa: E402
 
 LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
 
@@ -51,7 +51,7 @@ def run(
         ),
         ("slices.py", ["--slices=v5e-17"], "--slices: v5e-17 does not exist; nearest: v5e-16"),
         ("ops.py", ["--compile=gelu,relu"], "--compile=relu: give some of attention,layer_norm,"),
-        ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
+        ("train_gpu.py", ["--cases=huge"], "--cases=huge: give some of base,large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
@@ -304,7 +304,7 @@ def test_gradients_by_hand_save_less_than_autodiff() -> None:
 
 @pytest.mark.processes
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
-    contender = turns.Contender(["-c", "import sys; sys.exit(7)"], {})
+    contender = harness.Contender(["-c", "import sys; sys.exit(7)"], {})
     with pytest.raises(ChildProcessError, match="a contender ended with exit code 7"):
         contender.steps(1)
     contender.close()
