@@ -149,7 +149,7 @@ def absolute(source: str) -> str:
 def random_weights(source: str) -> tuple[str, ...]:
     """Returns the flags of a model with the architecture and the tokenizer of another."""
     from bert_jax.config.serialization import flatten
-    from bert_jax.training.initial_architecture import find_architecture
+    from bert_jax.training.resolve import find_architecture
     from bert_jax.workdir.layout import split_step
 
     model = find_architecture(source)

@@ -94,7 +94,7 @@ def open_data(config: Any) -> tuple[Any, Any]:
     from bert_jax.workdir.layout import Workdir
 
     data = open_task(config, Workdir.open("/nowhere"))
-    return data.configured(data.planned(config)), data
+    return data.configured(config), data
 
 
 def prepare(options: argparse.Namespace, task: str, folder: Path) -> None:

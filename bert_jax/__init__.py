@@ -70,10 +70,9 @@ def config(
     Raises:
         UserError: neither a file nor a shipped config, the file is wrong, or a change is.
     """
-    from bert_jax.config import files
-    from bert_jax.training.initial_architecture import find_architecture
+    from bert_jax.training.resolve import load
 
-    return files.load(os.fspath(name), changes, find_architecture)
+    return load(os.fspath(name), changes)
 
 
 def __getattr__(name: str) -> Any:

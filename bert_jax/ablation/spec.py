@@ -22,6 +22,7 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import plan_spec
 from bert_jax.training.eval_setting import OWN, EvalSetting
+from bert_jax.training.resolve import find_architecture
 
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
 _DECIDED: Final = re.compile(r"seed|phases\[\d+\]\.steps")
@@ -156,7 +157,7 @@ def _variant(
     if "data.store" in changes:
         changes = {**changes, "data.store": from_any_folder(changes["data.store"])}
     try:
-        return Variant(name, changes, load_values(base, {**shared, **changes}))
+        return Variant(name, changes, load_values(base, {**shared, **changes}, find_architecture))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -223,7 +224,9 @@ def _check_measures(ablation: Ablation) -> None:
 def runs(ablation: Ablation) -> list[Run]:
     """Returns all runs, seed by seed, so that an interrupted ablation has whole comparisons."""
     values = ablation.values
-    base = flatten(to_dict(load_values(ablation.base, {"data.store": values.store})))
+    base = flatten(
+        to_dict(load_values(ablation.base, {"data.store": values.store}, find_architecture))
+    )
     always = {"data.store": values.store}
     made = []
     for seed in ablation.seeds:

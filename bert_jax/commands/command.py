@@ -36,9 +36,9 @@ def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, li
     if command.takes_modules and any(word.startswith(("--module", "-module")) for word in words):
         words = _with_modules(words)
     if not command.starts and any(word.startswith("--config") for word in words):
-        from bert_jax.config.files import resolve
+        from bert_jax.config.files import with_paths
 
-        words = resolve(words, ablation=command.takes_ablation)
+        words = with_paths(words, ablation=command.takes_ablation)
     define_flags(command, values, words)
     return values, words
 

@@ -64,7 +64,7 @@ def _compile(values: flags.FlagValues) -> int | None:
 
 def _model_of(init: str) -> "ModelConfig | None":
     from bert_jax.aot import topology
-    from bert_jax.training.initial_architecture import find_architecture
+    from bert_jax.training.resolve import find_architecture
 
     topology.prepare()  # before anything imports JAX
     return find_architecture(init)

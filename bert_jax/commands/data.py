@@ -197,13 +197,13 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
-    from bert_jax.config.files import read_config, words_of
+    from bert_jax.config.files import words_of
     from bert_jax.reporting.dataset import inspect
-    from bert_jax.training.initial_architecture import find_architecture
+    from bert_jax.training.resolve import read_config
 
     inspect(
         values.store,
-        read_config(values, find_architecture),
+        read_config(values),
         phase=values.phase,
         split_name=values.split,
         examples=values.examples,
@@ -228,13 +228,12 @@ def _define_export_examples(values: flags.FlagValues, words: Sequence[str]) -> N
 
 def _run_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store", "out")
-    from bert_jax.config.files import read_config
     from bert_jax.training.examples import export_examples
-    from bert_jax.training.initial_architecture import find_architecture
+    from bert_jax.training.resolve import read_config
 
     export_examples(
         values.store,
-        read_config(values, find_architecture),
+        read_config(values),
         values.out,
         phase=values.phase,
         split_name=values.split,

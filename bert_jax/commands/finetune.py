@@ -16,7 +16,6 @@ from bert_jax.commands.run_flags import (
     find_deadline,
     find_processes,
     job_of,
-    read_run_config,
     run_options,
     stopping_at,
 )
@@ -39,9 +38,10 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     start = time.monotonic()
     from bert_jax.finetune.runs import finetune_seeds, seed_folders
+    from bert_jax.training.resolve import read_config
 
     first, *others = seed_folders(values.workdir, values.seeds)
-    config = read_run_config(values, first)
+    config = read_config(values, first)
     from bert_jax.distributed.job import Job, in_process_job
     from bert_jax.runtime import compile_cache
 

@@ -9,7 +9,6 @@ from absl import flags
 
 from bert_jax.commands import finetune, pretrain
 from bert_jax.commands.command import need, parse
-from bert_jax.commands.run_flags import read_run_config
 from bert_jax.errors import UsageError, UserError, nearest
 
 if TYPE_CHECKING:
@@ -48,7 +47,9 @@ def parse_command(
             f"--seeds runs in one process, {launcher} starts several; start a job for each "
             "--config.seed"
         )
-    return values, read_run_config(values, values.workdir, offline=offline)
+    from bert_jax.training.resolve import read_config
+
+    return values, read_config(values, values.workdir, offline=offline)
 
 
 def make_job(

@@ -12,7 +12,6 @@ from bert_jax.commands.run_flags import (
     find_deadline,
     find_processes,
     job_of,
-    read_run_config,
     run_options,
     stopping_at,
 )
@@ -30,7 +29,9 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "config", "workdir")
     start = time.monotonic()
-    config = read_run_config(values, values.workdir)
+    from bert_jax.training.resolve import read_config
+
+    config = read_config(values, values.workdir)
     from bert_jax.training.loop import pretrain
 
     topology, options = find_processes(values, config), run_options(values)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +11,7 @@ from absl import flags
 
 from bert_jax.commands.command import define_cpu_devices
 from bert_jax.commands.paths import FindKind, define_output
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -45,31 +44,6 @@ def define_run(values: flags.FlagValues, kind: FindKind) -> None:
     flags.DEFINE_string("time_limit", None, limit, flag_values=values)
     project = "project of Weights & Biases that metrics are sent to, too"
     flags.DEFINE_string("wandb", None, project, flag_values=values)
-
-
-def read_run_config(values: flags.FlagValues, workdir: str, *, offline: bool = False) -> "Config":
-    """Returns the configuration of a run, new or in a workdir.
-
-    offline: nothing in a bucket is read.
-
-    Raises:
-        UserError: as `read_config`; if the workdir has a run that needs a module, names that.
-    """
-    from bert_jax.config.files import read_config
-    from bert_jax.config.recorded import settings_of
-    from bert_jax.storage.remote import is_remote
-    from bert_jax.training.initial_architecture import find_architecture
-    from bert_jax.workdir import description
-    from bert_jax.workdir.layout import Workdir
-
-    known = None if offline and is_remote(workdir) else workdir
-    model_of = functools.partial(find_architecture, workdir=known)
-    try:
-        return read_config(values, model_of, offline=offline)
-    except UserError:
-        if known and description.has_config_json(run := Workdir.open(known)):
-            settings_of(description.read(run))
-        raise
 
 
 def run_options(values: flags.FlagValues) -> "RunOptions":

@@ -64,7 +64,7 @@ def define_config(
     )
 
 
-def resolve(argv: Sequence[str], *, ablation: bool = False) -> list[str]:
+def with_paths(argv: Sequence[str], *, ablation: bool = False) -> list[str]:
     """Returns argv with a shipped config's name replaced by its path.
 
     ablation: the command takes ablations, not configurations of one run.

@@ -39,7 +39,7 @@ def finetune(
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
     data = data or open_task(config, Workdir.open(folder))
-    loop.train(data.planned(config), folder, open_data=lambda _: data, job=job, options=options)
+    loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data
 
 

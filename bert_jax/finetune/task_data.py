@@ -114,8 +114,8 @@ class TaskData:
         return self.train.examples.labels
 
     def configured(self, config: Config) -> Config:
-        """Returns the configuration with the head of the task."""
-        head = OBJECTIVES[self.kind.objectives[0]].head
+        """Returns the configuration with the head of the task, and what its epochs decide."""
+        config, head = self._planned(config), OBJECTIVES[self.kind.objectives[0]].head
         problem = self.kind.problem_type
         model = with_head(config.model, head, self.labels, problem_type=problem)
         return config.with_model(with_probe(model, config.task))
@@ -175,7 +175,7 @@ class TaskData:
     def check(self) -> None:
         """Everything was read into memory."""
 
-    def planned(self, config: Config) -> Config:
+    def _planned(self, config: Config) -> Config:
         """Returns the configuration with the steps of the task's epochs, its warm-up, and an
         evaluation and checkpoints in each epoch.
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from etils import epath
 
 from bert_jax.checkpoint import catalog
+from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
@@ -106,7 +107,7 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
     step = _newest_own(workdir, old)
     if step is None:
         return
-    new = {"config": to_dict(config), "data": dict(old["data"])}
+    new = {"config": recorded(config), "data": dict(old["data"])}
     if not config.task.name:  # the files of a task are read before
         manifest = read_manifest(config.data.store)
         new["data"]["tokenizer"] = manifest["tokenizer_digest"]

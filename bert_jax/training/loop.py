@@ -28,10 +28,10 @@ from bert_jax.training.options import DEFAULTS, RunOptions
 from bert_jax.training.phase_trainer import PhaseTrainer
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
+from bert_jax.training.resolve import resolve
 from bert_jax.training.run_data import OpenData
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
 from bert_jax.training.state_sharding import State
-from bert_jax.training.time_budget import TimeBudget
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
 
@@ -63,8 +63,8 @@ def train(
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
-        budget = TimeBudget.read(config, workdir, job, options.time_budget)
-        run = prepare(budget.config, workdir, job, open_data)
+        config, data, budget = resolve(config, workdir, job, open_data, options.time_budget)
+        run = prepare(config, workdir, job, data)
         if job.peers.is_first:
             stack.enter_context(lock.lock(run.workdir.lock))
         run = budget.decide(run)

@@ -1,4 +1,4 @@
-"""Sets up a run: opens the data, builds the step functions, describes the run."""
+"""Sets up a run: plans its phases, builds the step functions, describes the run."""
 
 import dataclasses
 import functools
@@ -23,9 +23,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
-from bert_jax.training import claim, store_data
 from bert_jax.training.initial import InitialModel, find_initial
-from bert_jax.training.run_data import OpenData, PhaseData, RunData
+from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
@@ -97,18 +96,14 @@ class CompiledPhase:
     start_phase: jax.stages.Compiled | None  # None: the phase has started already
 
 
-def prepare(
-    config: Config, workdir: Workdir, job: Job, open_data: OpenData = store_data.open_data
-) -> RunContext:
-    """Opens the data, plans all phases and checks them against the devices.
+def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunContext:
+    """Plans all phases and checks them against the devices; config: as `resolve` returns it.
 
     Raises:
         UserError: the data, the configuration and the workdir are not compatible.
     """
-    claim.check_before_start(workdir, config)
-    data = open_data(config)
     given = config.init
-    config = dataclasses.replace(data.configured(config), init=from_any_folder(given))
+    config = dataclasses.replace(config, init=from_any_folder(given))
     initial = find_initial(config, workdir, data, given)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)

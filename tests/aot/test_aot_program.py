@@ -19,6 +19,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import setup
 from bert_jax.training.batches import empty_batch, phase_batches
 from bert_jax.training.step import StepFunctions
+from bert_jax.training.store_data import StoreData
 from bert_jax.workdir.layout import Workdir
 
 
@@ -51,7 +52,7 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
     monkeypatch.setattr(StepFunctions, "compile_evaluate", lambda *_: None)
     monkeypatch.setattr(StepFunctions, "compile_start_phase", lambda _: None)
     with session.in_process_job(config) as job:
-        prepared = setup.prepare(config, Workdir.open(tmp_path), job)
+        prepared = setup.prepare(config, Workdir.open(tmp_path), job, StoreData(store))
         with jax.set_mesh(prepared.mesh):
             for phase in prepared.phases:
                 setup.compile_phase(prepared, phase, 0)

@@ -342,9 +342,11 @@ def test_a_wrong_override_is_one_line(
 def test_overrides_reach_the_config() -> None:
     from absl import flags
 
-    from bert_jax.config.files import define_config, read_config, resolve
+    from bert_jax.config.files import define_config, read_config, with_paths
 
-    words = resolve(["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"])
+    words = with_paths(
+        ["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"]
+    )
     values = flags.FlagValues()
     define_config(values, words)
     values(["pretrain", *words])
@@ -355,9 +357,9 @@ def test_overrides_reach_the_config() -> None:
 
 
 def test_the_name_may_follow_the_flag() -> None:
-    from bert_jax.config.files import resolve
+    from bert_jax.config.files import with_paths
 
-    assert resolve(["--config", "tiny"]) == resolve(["--config=tiny"])
+    assert with_paths(["--config", "tiny"]) == with_paths(["--config=tiny"])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from runs import read_records
 from tiny_words import TINY
 
 from bert_jax import cli
-from bert_jax.config.files import define_config, read_config, resolve
+from bert_jax.config.files import define_config, read_config, with_paths
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.exit_codes import DONE, FAILED
@@ -18,7 +18,7 @@ from bert_jax.exit_codes import DONE, FAILED
 def read(*words: str) -> Config:
     from absl import flags
 
-    values, words = flags.FlagValues(), resolve(words)
+    values, words = flags.FlagValues(), with_paths(words)
     define_config(values, words)
     values(["pretrain", *words])
     return read_config(values)

@@ -22,7 +22,7 @@ from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
-from bert_jax.training.initial_architecture import find_architecture
+from bert_jax.training.resolve import find_architecture
 from bert_jax.workdir.layout import Workdir
 
 OLD = "sentence_transformers.models"

@@ -51,7 +51,7 @@ def questions(folder: Path, layout: str, **changes: object) -> tuple[Config, Exa
     """The configuration with the head, without dropout, and the training batches."""
     config = configured(folder, layout, **changes)
     data = open_task(config, Workdir.open(folder / "run"))
-    config = data.configured(data.planned(config))
+    config = data.configured(config)
     config = config.with_model(with_head(config.model, "qa", ("start", "end"), dropout=0.0))
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     return config, data.phase(config, config.phases[0], mesh).train

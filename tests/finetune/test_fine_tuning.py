@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches_of(config: Config, parts: int = 1) -> tuple[Config, ExampleBatches]:
     data = open_task(config, Workdir.open("/nowhere/run"))
-    config = data.configured(data.planned(config))
+    config = data.configured(config)
     (phase,) = config.phases
     return config, data._batches(data.train, config, phase, config.seed, phase.steps, parts)
 
@@ -351,8 +351,8 @@ def test_the_steps_that_a_run_has_are_taken_again(folder: Path) -> None:
     """As `--config=RUN/config.json` gives them."""
     config = task_config(folder)
     data = open_task(config, Workdir.open("/nowhere/run"))
-    planned = data.planned(config)
-    assert data.planned(planned) == planned
+    made = data.configured(config)
+    assert data.configured(made.with_model(config.model)) == made
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def real_config(real_data: Path, task: str, **changes: object) -> Config:
 def test_batches_of_real_examples_are_full(real_data: Path, task: str) -> None:
     config = real_config(real_data, task)
     data = open_task(config, Workdir.open("/nowhere/run"))
-    config = data.configured(data.planned(config))
+    config = data.configured(config)
     phase = data.phase(config, config.phases[0], make_mesh(config.mesh, jax.devices()[:1]))
     train, held_out, rows, fill = EXPECTED[task]
     assert (len(data.train.labels), len(data.held_out.labels)) == (train, held_out)

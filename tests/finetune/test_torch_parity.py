@@ -51,7 +51,7 @@ class Sides:
 
     def __init__(self, config: Config) -> None:
         data = open_task(config, Workdir.open("/nowhere/run"))
-        self.config = data.configured(data.planned(config))
+        self.config = data.configured(config)
         (phase,) = self.config.phases
         self.mesh = make_mesh(config.mesh, jax.devices()[:1])
         found = data.phase(self.config, phase, self.mesh)

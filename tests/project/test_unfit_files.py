@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "weights": lambda path: read_tensors(path, "copy it again"),
     "model": lambda path: local_folder(str(path)).__enter__(),
     "config": lambda path: values_file.get_config(str(path)),
-    "config by name": lambda path: config_files.resolve([f"--config={path}"]),
+    "config by name": lambda path: config_files.with_paths([f"--config={path}"]),
     "model of a command": lambda path: read_folder(path),
     **{
         f"source {kind}": lambda path, kind=kind: sources.find(parse_source(f"{kind}:{path}"))

@@ -16,8 +16,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
-from bert_jax.training.initial_architecture import find_architecture
 from bert_jax.training.options import RunOptions
+from bert_jax.training.resolve import find_architecture
 from bert_jax.workdir.layout import Workdir
 
 

@@ -11,15 +11,19 @@ from exported import random_params
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.ablation import spec
+from bert_jax.commands.command import parse
+from bert_jax.commands.launch_job import parse_command
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.model_card import Card
-from bert_jax.training.initial_architecture import find_architecture
+from bert_jax.training.resolve import find_architecture, read_config
 from bert_jax.workdir.description import describe
 
 SHORT = (
@@ -73,6 +77,33 @@ def test_the_architecture_is_that_of_the_model(name: str, source: Path) -> None:
     assert (model.num_attention_heads, model.max_position_embeddings) == (4, 32)
     assert (model.hidden_act, model.layer_norm_eps, model.type_vocab_size) == ("gelu_tanh", 1e-5, 3)
     assert config.optimizer.learning_rate == 2e-5
+
+
+def test_every_command_that_starts_a_run_completes_it_alike(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    """Architecture and vocabulary: in the command, under a launcher, in Python, in an ablation."""
+    words = words_of(store, source / "exported", tmp_path / "run")
+    values, _ = parse("pretrain", cli.COMMANDS["pretrain"], words[1:])
+    config = to_dict(read_config(values, values.workdir))
+    assert config["model"]["hidden_size"] == 32
+    assert config["model"]["vocab_size"] == store.vocab_size
+    assert to_dict(parse_command("launch local run", words)[1]) == config
+    given = dict(word.removeprefix("--config.").split("=") for word in words if "config." in word)
+    changes = {key: int(value) if value.isdecimal() else value for key, value in given.items()}
+    assert to_dict(bert_jax.config("continue_domain", changes)) == config
+    del changes["data.store"]
+    values_of_ablation = {
+        "base": "continue_domain", "store": str(store.path), "changes": list(changes.items()),
+        "variants": [["token", []], ["span", [["data.masking", "span"]]]], "seeds": "0,1,2",
+        "measures": "single/token", "primary": "single/token",
+    }  # fmt: skip
+    ablation = spec.read(values_of_ablation)
+    run, *_ = spec.runs(ablation)
+    assert to_dict(run.config) == config
+    command, *of_run = spec.words(ablation, run, str(tmp_path / "run"))
+    values, _ = parse(command, cli.COMMANDS[command], of_run)
+    assert to_dict(read_config(values)) == config
 
 
 def short() -> dict[str, int]:

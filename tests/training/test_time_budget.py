@@ -32,6 +32,7 @@ from bert_jax.training import loop, setup, speed, time_budget
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
 from bert_jax.training.speed import Measured
+from bert_jax.training.store_data import StoreData
 from bert_jax.training.time_budget import steps_within
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import SCRATCH, Workdir
@@ -297,7 +298,8 @@ def test_a_program_from_the_cache_counts_as_compiled(store: TokenStore) -> None:
 def test_phases_begin_where_the_decided_steps_end(store: TokenStore, tmp_path: Path) -> None:
     config = two_phases(store, (600, 300))
     with in_process_job(config) as job:
-        made = setup.with_steps(setup.prepare(config, Workdir.open(tmp_path), job), [4, 2])
+        run = setup.prepare(config, Workdir.open(tmp_path), job, StoreData(store))
+        made = setup.with_steps(run, [4, 2])
     assert [(phase.first, phase.last) for phase in made.phases] == [(0, 4), (4, 6)]
     assert made.config == config.with_steps([4, 2])
     assert made.description["config"] == to_dict(made.config)

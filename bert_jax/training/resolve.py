@@ -1,0 +1,132 @@
+"""The configuration of a run, completed in one order for every command that starts one:
+
+1. the architecture: that of the model that `config.init` names, where the config gives none;
+2. the size of the vocabulary: of the store, of a task that of the model or of its tokenizer;
+3. the steps that a time budget has decided, as the workdir records them;
+4. what the data decide: the head of a task, and its steps by its epochs;
+5. the steps of a new time budget, which the first steps of the run decide: `TimeBudget.decide`.
+
+`read_config` and `load` do 1 and 2 where a config is read, since a `Config` checks its model as a
+whole; `resolve` does the rest, in the job of the run.
+"""
+
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+from etils import epath
+
+from bert_jax.config import files
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.serialization import completed, from_dict
+from bert_jax.convert import checksums
+from bert_jax.convert.files import check_links, read_json
+from bert_jax.storage.remote import is_remote
+from bert_jax.training import claim
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir, split_step
+
+if TYPE_CHECKING:  # imports JAX, which `launch` and others that only read a config need not
+    from bert_jax.distributed.job import Job
+    from bert_jax.training.run_data import OpenData, RunData
+    from bert_jax.training.time_budget import TimeBudget
+
+
+def read_config(
+    values: flags.FlagValues, workdir: epath.PathLike | None = None, *, offline: bool = False
+) -> Config:
+    """Returns the parsed flag as a `Config`.
+
+    Args:
+        workdir: of the run, see `find_architecture`.
+        offline: nothing in a bucket is read.
+
+    Raises:
+        UserError: as `files.to_config` and `find_architecture`.
+    """
+    if offline and workdir is not None and is_remote(workdir):
+        workdir = None
+    model_of = functools.partial(find_architecture, workdir=workdir)
+    return files.read_config(values, model_of, offline=offline)
+
+
+def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Returns a shipped config by name, or that of a file, with other values by key; UserError as
+    `files.load` and `find_architecture`."""
+    return files.load(name, changes, find_architecture)
+
+
+def resolve(
+    config: Config, workdir: Workdir, job: "Job", open_data: "OpenData", seconds: float | None
+) -> "tuple[Config, RunData, TimeBudget]":
+    """Returns the configuration of a run, its data, open, and its time budget.
+
+    All processes of the job call it.
+
+    Args:
+        seconds: the time budget of this start, if it has one.
+
+    Raises:
+        UserError: the data, the configuration and the workdir are not compatible.
+    """
+    from bert_jax.training.time_budget import TimeBudget
+
+    budget = TimeBudget.read(config, workdir, job, seconds)
+    config, is_task = budget.config, bool(config.task.name)
+    if not is_task:  # before another store than the run's is verified, which may take hours
+        claim.check_before_start(workdir, config)
+    data = open_data(config)
+    config = data.configured(config)
+    if is_task:  # its files have decided its steps
+        claim.check_before_start(workdir, config)
+    return config, data, budget
+
+
+def find_architecture(source: str, workdir: epath.PathLike | None = None) -> ModelConfig | None:
+    """Returns the settings of a model without reading its weights; None if it is not there, which
+    the run reports.
+
+    Args:
+        source: `config.init`.
+        workdir: of the run. If it has started from this model, the settings that it recorded are
+            returned, since it does not need the model any more.
+
+    Raises:
+        UserError: the model's config.json is damaged or of another kind of model, or a file is a
+            link to one outside.
+    """
+    if workdir is not None and (recorded := _recorded(source, Workdir.open(workdir))):
+        return recorded
+    if is_remote(source):
+        return None
+    path, _ = split_step(source)
+    run = Workdir.open(path)
+    file = Path(run.config_json)  # of transformers, too
+    if not file.is_file():
+        return None
+    if run.checkpoints.is_dir():
+        return _model_of(description.read(run))
+    from bert_jax.convert.hf_config import from_config_json  # imports JAX
+    from bert_jax.convert.sentence_encoder import encoder_folder
+
+    check_links(Path(path))
+    folder, sums = encoder_folder(Path(path), checksums.read(Path(path)))
+    file = folder / file.name
+    return from_config_json(read_json(file, sums), str(file))
+
+
+def _recorded(source: str, run: Workdir) -> ModelConfig | None:
+    """Returns the settings of a run that started from this model; None for any other run."""
+    if not description.has_config_json(run) or not claim.has_checkpoints(run):
+        return None
+    recorded = description.read(run)
+    same = recorded["config"].get("init") == os.path.abspath(source)
+    return _model_of(recorded) if same else None
+
+
+def _model_of(recorded: dict) -> ModelConfig:
+    return from_dict(completed(recorded["config"], Config)["model"], ModelConfig, "config.model")
