@@ -21,10 +21,12 @@ from absl import flags
 from etils import epath
 
 from bert_jax.config import files
+from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.files import check_links, read_json
+from bert_jax.errors import UserError
 from bert_jax.storage.remote import is_remote
 from bert_jax.training import claim
 from bert_jax.workdir import description
@@ -46,12 +48,18 @@ def read_config(
         offline: nothing in a bucket is read.
 
     Raises:
-        UserError: as `files.to_config` and `find_architecture`.
+        UserError: as `files.to_config` and `find_architecture`; if the workdir has a run that needs
+            a module, it names that.
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None
     model_of = functools.partial(find_architecture, workdir=workdir)
-    return files.read_config(values, model_of, offline=offline)
+    try:
+        return files.read_config(values, model_of, offline=offline)
+    except UserError:
+        if workdir is not None and description.has_config_json(run := Workdir.open(workdir)):
+            settings_of(description.read(run))
+        raise
 
 
 def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:

@@ -18,15 +18,22 @@ from typing import ClassVar
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import STOPPED
 from bert_jax.hardware.slices import Slice
+from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu import log_pieces, submit, teardown
 from bert_jax.launch.tpu.archive import agent_archive
-from bert_jax.launch.tpu.bucket import Bucket
+from bert_jax.launch.tpu.bucket import Bucket, BucketError
 from bert_jax.launch.tpu.checks import tpu_checks
-from bert_jax.launch.tpu.gcloud_login import Login
-from bert_jax.launch.tpu.queued_resources import COMMAND, OWNER, QueuedResources, resource_name
+from bert_jax.launch.tpu.queued_resources import (
+    COMMAND,
+    OWNER,
+    QueuedResources,
+    api_error,
+    resource_name,
+)
 from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.standing import report
 from bert_jax.launch.tpu.submission import RESOURCE, ROOT, Submission
@@ -41,6 +48,9 @@ _RUNTIMES = {
     "v2": "tpu-ubuntu2204-base", "v3": "tpu-ubuntu2204-base", "v4": "tpu-ubuntu2204-base",
     "v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e",
 }  # fmt: skip
+# Seconds for which a token is used: gcloud prints one that it has kept while that is valid for five
+# more minutes.
+_LIFE = 240.0
 _STARTUP = Path(__file__).parent / "agent" / "startup.sh"
 
 
@@ -240,6 +250,27 @@ def _type_of(job: Job) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
+
+
+class Login:
+    """Access tokens of the account that the user is logged in with at gcloud."""
+
+    def __init__(self) -> None:
+        self._token, self._until = "", 0.0
+
+    def token(self) -> str:
+        """Raises BucketError if gcloud has none: without a login, or without a network."""
+        if time.time() > self._until:  # a clock that also counts while a laptop sleeps
+            try:
+                words = ["gcloud", "auth", "print-access-token", "--quiet"]
+                self._token = programs.call(words).strip()
+            except ProgramError as error:
+                reason = api_error(error)
+                raise BucketError(
+                    f"gcloud: no access token ({reason}); to log in: gcloud auth login"
+                ) from None
+            self._until = time.time() + _LIFE
+        return self._token
 
 
 _login = functools.cache(Login)

@@ -5,8 +5,7 @@ import types
 
 import pytest
 
-from bert_jax.distributed import disk_check
-from bert_jax.distributed.disk_check import check_disk
+from bert_jax.distributed.job import check_disk
 from bert_jax.errors import UserError
 
 PEERS = types.SimpleNamespace(process_id=1, name=lambda index: f"host-{index} (process {index})")
@@ -20,7 +19,7 @@ def test_a_host_whose_disk_is_nearly_full_is_named(tmp_path, monkeypatch):
         asked.append(path)
         return shutil._ntuple_diskusage(10**12, 10**12 - 10**8, 10**8)
 
-    monkeypatch.setattr(disk_check.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "no" / "cache"))
     with pytest.raises(UserError) as refusal:
         check_disk(PEERS)
@@ -33,5 +32,5 @@ def test_a_host_whose_disk_is_nearly_full_is_named(tmp_path, monkeypatch):
 
 def test_a_disk_with_room_passes(monkeypatch):
     usage = shutil._ntuple_diskusage(10**12, 0, 10**12)
-    monkeypatch.setattr(disk_check.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     check_disk(PEERS)

@@ -4,9 +4,9 @@ import pytest
 
 from bert_jax.launch import programs
 from bert_jax.launch.programs import ProgramError
-from bert_jax.launch.tpu import gcloud_login
+from bert_jax.launch.tpu import backend
+from bert_jax.launch.tpu.backend import Login
 from bert_jax.launch.tpu.bucket import BucketError
-from bert_jax.launch.tpu.gcloud_login import Login
 
 # Of gcloud 528 without a login.
 LOGGED_OUT = """\
@@ -35,7 +35,7 @@ def gcloud(monkeypatch):
         return f"token {state['calls']}\n"
 
     monkeypatch.setattr(programs, "call", call)
-    monkeypatch.setattr(gcloud_login.time, "time", lambda: state["now"])
+    monkeypatch.setattr(backend.time, "time", lambda: state["now"])
     return state
 
 

@@ -8,8 +8,7 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-from bert_jax.metrics.descriptions import description
-from bert_jax.metrics.tensorboard import ScalarEvents
+from bert_jax.metrics.tensorboard import ScalarEvents, description
 from bert_jax.workdir.layout import Workdir
 
 TRAINING = Path(__file__).resolve().parents[2] / "docs" / "training_reference.md"
