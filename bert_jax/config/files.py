@@ -100,18 +100,11 @@ def _no_model(init: str) -> None:
 def read_config(
     values: flags.FlagValues, model_of: ModelOf = _no_model, *, offline: bool = False
 ) -> Config:
-    """Returns the parsed flag as a frozen `Config`; see `to_config`."""
-    return to_config(values[_FLAG].value, model_of, offline=offline)
+    """Returns the parsed flag as a frozen `Config`; a run reads it by `training.resolve`.
 
-
-def to_config(
-    config: ConfigDict, model_of: ModelOf = _no_model, *, offline: bool = False
-) -> Config:
-    """Returns what a config file returned as a frozen `Config`.
-
-    If it gives no vocabulary size, the size is that of the store; with a task, that of the model to
-    start from, or of the task's tokenizer. A setting of `ARCHITECTURE` that it does not give is
-    that of the model to start from, without one the default.
+    If the file gives no vocabulary size, the size is that of the store; with a task, that of the
+    model to start from, or of the task's tokenizer. A setting of `ARCHITECTURE` that it does not
+    give is that of the model to start from, without one the default.
 
     Args:
         model_of: reads the settings of a model, given `config.init`.
@@ -120,7 +113,7 @@ def to_config(
     Raises:
         UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
-    return _config(plain(config), model_of, offline=offline)
+    return _config(plain(values[_FLAG].value), model_of, offline=offline)
 
 
 def _config(
@@ -157,7 +150,7 @@ def load(
 ) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key.
 
-    model_of: as in `to_config`.
+    model_of: as in `read_config`.
 
     Raises:
         UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
