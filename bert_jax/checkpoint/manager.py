@@ -37,12 +37,14 @@ from bert_jax.checkpoint.catalog import (
     reasons_to_keep,
     with_digest,
 )
-from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
+from bert_jax.checkpoint.restore import RecordEvent, Restorer, parts
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
+from bert_jax.distributed.peers import ProcessGroup, single_process_group
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import learned_by
+from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.retry import RetryPolicy, retry
 from bert_jax.workdir import description, identity
@@ -61,7 +63,7 @@ class RunCheckpoints:
         config: CheckpointConfig,
         phase_ends: Sequence[int] = (),
         *,
-        exchange: Exchange = alone,
+        peers: ProcessGroup | None = None,
         record_event: RecordEvent = lambda kind, step, details: None,
         flush_records: Callable[[], object] = lambda: None,
     ):
@@ -69,7 +71,7 @@ class RunCheckpoints:
 
         Args:
             phase_ends: the last step of each phase; these checkpoints are kept.
-            exchange: all-gathers text between the processes of the run.
+            peers: the processes of the run; by default this one alone.
             record_event: records "quarantined" and "save_failed"; may be called by another thread.
             flush_records: called by a thread before a checkpoint is written. A run that resumes
                 from it does not repeat its steps, so their records must be as safe.
@@ -78,12 +80,12 @@ class RunCheckpoints:
             StorageError: the folder cannot be read, or is a file.
         """
         self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
-        self._folder, self._exchange = workdir.checkpoints, exchange
+        self._folder = workdir.checkpoints
+        self._peers = peers or single_process_group(ActivityClock())
         self._record_event, self._flush_records = record_event, flush_records
-        self._writes = jax.process_index() == 0
-        self._steps, self._quarantined = restore.find(workdir, exchange)
+        self._steps, self._quarantined = restore.find(workdir, self._peers)
         # Complete checkpoints; only process 0 needs them.
-        known = list_checkpoints(self._folder) if self._writes else []
+        known = list_checkpoints(self._folder) if self._peers.is_first else []
         self._saved = {info.step: info for info in known}
         self._thread: threading.Thread | None = None
         self._failure: StorageError | None = None
@@ -141,7 +143,7 @@ class RunCheckpoints:
         }
         copies = jax.tree.map(self._copy, items)
         self._steps.append(step)
-        if self._writes:
+        if self._peers.is_first:
             saved = CheckpointInfo.of(step, evaluation)
             arguments = (saved, copies, with_digest({**meta, **about}))
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
@@ -152,7 +154,7 @@ class RunCheckpoints:
 
         If writing them fails, prints a warning and leaves the checkpoint unchanged.
         """
-        if not self._writes:
+        if not self._peers.is_first:
             return
         try:
             meta = {**read_meta(self._folder, step), "evaluation": dict(evaluation)}
@@ -183,7 +185,7 @@ class RunCheckpoints:
             UserError: it holds arrays of other shapes, or all checkpoints are of other runs.
         """
         sums = self._sums or fingerprint.program(fingerprint.mesh_of(parts(abstract)))
-        restorer = Restorer(self._workdir, self._exchange, self._record_event, strict)
+        restorer = Restorer(self._workdir, self._peers, self._record_event, strict)
         self._steps = restorer.set_aside(self._steps, foreign_reason)
         restored = restorer.restore_newest(self._steps, self._quarantined, abstract, sums)
         if restored is not None:
@@ -218,7 +220,7 @@ class RunCheckpoints:
             if _layout(x) not in self._gather:
                 self._gather[_layout(x)] = _replicate(x)
             x = self._gather[_layout(x)](x)
-        if not self._writes:
+        if not self._peers.is_first:
             return None
         full, seen = np.empty(x.shape, x.dtype), set()
         for shard in x.addressable_shards:

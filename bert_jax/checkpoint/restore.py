@@ -28,23 +28,16 @@ from bert_jax.checkpoint.catalog import (
     retry_read,
 )
 from bert_jax.checkpoint.fingerprint import described, named
+from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import is_remote, move_folder, put
 from bert_jax.workdir.layout import Workdir
 
-# (name, text) -> the texts of all processes, by process id; waits for all of them.
-Exchange = Callable[[str, str], list[str]]
 # (kind, step, details) -> None: writes an event to the run's metrics.
 RecordEvent = Callable[[str, int, dict[str, Any]], None]
 # Parts of a state -> uint32 [leaves, 2], see `fingerprint.program`.
 Sums = Callable[[Any], jax.Array]
-
-
-def alone(name: str, text: str) -> list[str]:
-    """Returns the text of a single process; the `Exchange` without other processes."""
-    del name
-    return [text]
 
 
 def parts(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +45,7 @@ def parts(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tree for name, tree in state.items() if name != "step"}
 
 
-def find(workdir: Workdir, exchange: Exchange = alone) -> tuple[list[int], list[str]]:
+def find(workdir: Workdir, peers: ProcessGroup) -> tuple[list[int], list[str]]:
     """Returns process 0's view: steps in the checkpoint folder, and names in quarantine.
 
     Process 0 first removes partial checkpoints of an earlier process.
@@ -60,8 +53,8 @@ def find(workdir: Workdir, exchange: Exchange = alone) -> tuple[list[int], list[
     Raises:
         StorageError: the checkpoint folder is a file, or cannot be read.
     """
-    listing = json.dumps(_list(workdir)) if jax.process_index() == 0 else ""
-    steps, quarantined = json.loads(exchange("restore/list", listing)[0])
+    listing = json.dumps(_list(workdir)) if peers.is_first else ""
+    steps, quarantined = json.loads(peers.all_gather_text("restore/list", listing)[0])
     return steps, quarantined
 
 
@@ -84,7 +77,7 @@ class Restorer:
     """Restores a checkpoint in every process of a run; process 0 moves others to quarantine."""
 
     workdir: Workdir
-    exchange: Exchange
+    peers: ProcessGroup
     record_event: RecordEvent
     strict: bool  # fail at the first invalid checkpoint, and move nothing
 
@@ -100,7 +93,7 @@ class Restorer:
                 seen[step] = foreign_reason(read_meta(self.workdir.checkpoints, step))
         local = {step: why for step, why in seen.items() if why}
         foreign: dict[int, str] = {}
-        for text in self.exchange("restore/runs", json.dumps(local) if local else ""):
+        for text in self.peers.all_gather_text("restore/runs", json.dumps(local) if local else ""):
             foreign |= {int(step): why for step, why in json.loads(text or "{}").items()}
         left = [step for step in steps if step not in foreign]
         if not foreign:
@@ -117,7 +110,7 @@ class Restorer:
                 f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
                 "own back, resume from this one with --adopt, or give a new --workdir"
             )
-        for step in sorted(foreign, reverse=True) if jax.process_index() == 0 else ():
+        for step in sorted(foreign, reverse=True) if self.peers.is_first else ():
             self._quarantine(step, foreign[step])
         return left
 
@@ -145,7 +138,7 @@ class Restorer:
                     "quarantine and the newest valid one is used"
                 )
             newest = newest or f" (the newest, step {step}: {restored.reason})"
-            if jax.process_index() == 0:
+            if self.peers.is_first:
                 self._quarantine(step, restored.reason, "damaged: ")
         if steps or quarantined:
             raise StorageError(
@@ -169,12 +162,12 @@ class Restorer:
             items = _read(folder, wanted)
         except DamagedError as error:
             verdict = error.reason
-        for problem in self.exchange(f"restore/{step}/read", verdict):
+        for problem in self.peers.all_gather_text(f"restore/{step}/read", verdict):
             if problem:  # before any array is placed: all processes take part in the following
                 return DamagedError(folder, problem)
         placed = jax.tree.map(_place, items, wanted)
         verdict = _changed(named(placed, sums(placed)), meta["fingerprints"])
-        for problem in self.exchange(f"restore/{step}/verify", verdict):
+        for problem in self.peers.all_gather_text(f"restore/{step}/verify", verdict):
             if problem:
                 return DamagedError(folder, problem)
         return {"step": _place(np.array(step, np.int32), abstract["step"]), **placed}, meta

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import jax
 from etils import epath
 
 from bert_jax.metrics.jsonl import EventLog
@@ -31,10 +30,12 @@ class MetricWriter:
         path: epath.Path,
         tensorboard: epath.Path,
         hparams: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        is_first: bool = True,
     ):
         """path: of the records. tensorboard: folder of the event files. hparams: by name, for
-        TensorBoard's table of runs."""
-        self._active = jax.process_index() == 0
+        TensorBoard's table of runs. is_first: whether this is process 0."""
+        self._active = is_first
         self._lines = EventLog(path)
         self._folder, self._hparams = tensorboard, hparams
         self._last = ""  # kind of the last event

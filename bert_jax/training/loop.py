@@ -88,7 +88,8 @@ pretrain = functools.partial(train, open_data=store_data.open_data)  # on a toke
 def _metric_writer(run: RunContext) -> MetricWriter:
     workdir = run.workdir
     hparams = flatten(run.description["config"])
-    return MetricWriter(workdir.metrics, workdir.tensorboard / workdir.name, hparams)
+    place = workdir.tensorboard / workdir.name
+    return MetricWriter(workdir.metrics, place, hparams, is_first=run.job.peers.is_first)
 
 
 def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
@@ -96,7 +97,7 @@ def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
         run.workdir,
         run.config.checkpoint,
         run.config.phase_ends,
-        exchange=run.job.peers.all_gather_text,
+        peers=run.job.peers,
         record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         flush_records=writer.flush,
     )

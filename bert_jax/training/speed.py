@@ -87,8 +87,7 @@ def _save(run: RunContext, state: State) -> tuple[float, float]:
     job, scratch = run.job, Workdir.open(run.workdir.path / SCRATCH)
     if job.peers.is_first and scratch.path.exists():
         scratch.path.rmtree()  # of a process that was killed while it measured
-    exchange = job.peers.all_gather_text
-    checkpoints = RunCheckpoints(scratch, run.config.checkpoint, exchange=exchange)
+    checkpoints = RunCheckpoints(scratch, run.config.checkpoint, peers=job.peers)
     checkpoints.prepare(run.program.abstract)
     began = _elapsed(job)
     checkpoints.save(state, run.description)

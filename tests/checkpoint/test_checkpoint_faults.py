@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from etils import epath
 from runs import complete_steps, list_quarantined, read_meta
-from saving_process import STEPS, keeping, over, place, state_of
+from saving_process import STEPS, keeping, over, peers_of, place, state_of
 
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint.manager import RunCheckpoints
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_another_process_cannot_read_is_not_used(tmp_path):
     def exchange(name: str, text: str) -> list[str]:
         return [text, "its disk is broken" if name == "restore/7/read" else text]
 
-    two = RunCheckpoints(Workdir.open(tmp_path), keeping(2), exchange=exchange)
+    two = RunCheckpoints(Workdir.open(tmp_path), keeping(2), peers=peers_of(exchange))
     found = two.restore_newest(ABSTRACT)
     assert found is not None
     assert found[1]["step"] == 3

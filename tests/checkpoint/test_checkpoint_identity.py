@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from corpus import small_store, two_phases
 from runs import complete_steps, list_quarantined, metric_writer, read_meta
+from saving_process import peers_of
 
 from bert_jax import cli
 from bert_jax.checkpoint.manager import RunCheckpoints, load_params
@@ -112,7 +113,7 @@ class Starter:
             checkpoints = RunCheckpoints(
                 path,
                 KEEP,
-                exchange=exchange or job.peers.all_gather_text,
+                peers=peers_of(exchange) if exchange else job.peers,
                 record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
             )
             restored, _ = lifecycle.restore_or_init(run, checkpoints, known, strict=strict)

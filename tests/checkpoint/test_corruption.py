@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import list_quarantined
-from saving_process import STEPS, keeping, over, state_of
+from saving_process import STEPS, keeping, over, peers_of, state_of
 
 from bert_jax.checkpoint.catalog import health, list_checkpoints
 from bert_jax.checkpoint.manager import RunCheckpoints
@@ -142,7 +142,8 @@ def test_a_step_is_good_only_if_all_processes_say_so(workdir):
         asked.append(name)
         return [text, answers.get(name, "")]
 
-    found = RunCheckpoints(Workdir.open(workdir), KEEP, exchange=exchange).restore_newest(ABSTRACT)
+    checkpoints = RunCheckpoints(Workdir.open(workdir), KEEP, peers=peers_of(exchange))
+    found = checkpoints.restore_newest(ABSTRACT)
     assert found is not None
     assert found[1]["step"] == 3
     assert shown(workdir) == {"12": "it has no meta", "7": "params/head"}

@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -78,6 +80,11 @@ def place(state: dict, placed: dict) -> dict:
     )
 
 
+def peers_of(exchange: Callable[[str, str], list[str]], *, is_first: bool = True) -> Any:
+    """The processes of a run that exchange texts in this way."""
+    return SimpleNamespace(is_first=is_first, all_gather_text=exchange)
+
+
 def keeping(count: int, attempts: int = 1) -> CheckpointConfig:
     return CheckpointConfig(
         every_steps=1, keep=count, keep_every_steps=0, keep_best=False, write_attempts=attempts
@@ -126,7 +133,8 @@ def main() -> None:
         address = f"127.0.0.1:{asked.port}"
         jax.distributed.initialize(address, asked.processes, asked.id)
         client = jax._src.distributed.global_state.client
-        how["exchange"] = _exchange(client, asked.processes, asked.id)
+        exchange = _exchange(client, asked.processes, asked.id)
+        how["peers"] = peers_of(exchange, is_first=asked.id == 0)
     devices = jax.devices()
     placed, abstract = over(devices if asked.what == "save" else devices[::-1])
     checkpoints = RunCheckpoints(Workdir.open(asked.workdir), keeping(2, asked.attempts), **how)
@@ -167,7 +175,7 @@ def main() -> None:
         print(f"saved {step}", flush=True)
     checkpoints.close()
     if asked.processes > 1:  # process 0 serves the others until the end
-        how["exchange"]("end", "")
+        how["peers"].all_gather_text("end", "")
 
 
 if __name__ == "__main__":
