@@ -73,6 +73,8 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     for name, what in (("text", "text"), ("pair", "second text")):
         column = f"column of the {what} (default: the task's)"
         flags.DEFINE_string(name, None, column, flag_values=values)
+    choices = "columns of the choices, such as a,b,c (default: the task's)"
+    flags.DEFINE_string("choices", None, choices, flag_values=values)
     threshold = "overrides config.task.null_threshold (SQuAD 2.0)"
     flags.DEFINE_float("null_threshold", None, threshold, flag_values=values)
     nbest = "file of the best answers to each question, SQuAD's nbest_predictions.json"
@@ -99,7 +101,7 @@ def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
         values.input,
         Path(values.out),
         split=values.split,
-        settings=given("text", "pair", "null_threshold"),
+        settings=given("text", "pair", "choices", "null_threshold"),
         more=given("nbest", "null_odds"),
         overwrite=values.overwrite,
     )

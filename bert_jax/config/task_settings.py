@@ -19,8 +19,8 @@ class TaskConfig:
     `epochs`; with `examples_per_row` above 1, whole examples are packed into rows.
     """
 
-    # A task of GLUE, such as "sst2", or "classification", "regression", "tagging" or
-    # "question_answering".
+    # A task of GLUE, such as "sst2", or "classification", "regression", "tagging",
+    # "question_answering" or "multiple_choice".
     name: str = ""
     # The folder of its files, or a file: a table, CoNLL's or SQuAD's.
     data: str = field(default="", metadata=FREE)
@@ -28,8 +28,10 @@ class TaskConfig:
     held_out: str = field(default="", metadata=FREE)
     # Columns of such a file; of CoNLL's their numbers, by default the first and the last.
     text: str = "text"
-    pair: str = ""  # of the second text, if there is one
-    label: str = "label"  # of the class, or of the score
+    pair: str = ""  # of the second text, or of what all choices begin with, if there is one
+    label: str = "label"  # of the class, of the score, or of the right choice
+    # Of multiple choice: the columns of the choices, such as "a,b,c"; "" = the columns of SWAG.
+    choices: str = ""
     # Question answering, in tokens: from the start of a window in a long text to that of the next;
     # maximum question and answer length, longer questions are truncated.
     stride: Annotated[int, Within(1, 2**17)] = 128

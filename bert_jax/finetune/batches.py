@@ -122,7 +122,7 @@ class ExampleBatches:
                 self._write(out, line, slot, example, strips[example].tolist(), ends)
         if self.sequences > 1:
             for name in (*self._arrays.of_tokens, "example_ids", "position_ids"):
-                out[name] = out[name].reshape(len(wanted), self.sequences, -1)
+                out[name] = out[name].reshape(len(wanted), self.sequences, self._phase.row_tokens)
         return out
 
     def slots(self, slot: int) -> int | slice:

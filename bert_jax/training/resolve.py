@@ -48,8 +48,8 @@ def read_config(
         offline: nothing in a bucket is read.
 
     Raises:
-        UserError: as `files.read_config` and `find_architecture`; if the workdir has a run that needs
-            a module, it names that.
+        UserError: as `files.read_config` and `find_architecture`; if the workdir has a run that
+            needs a module, it names that.
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None

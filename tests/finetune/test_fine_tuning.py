@@ -54,7 +54,7 @@ def batches_of(config: Config, parts: int = 1) -> tuple[Config, ExampleBatches]:
 def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
     """What a batch has of one example, in a form that can be counted.
 
-    own: of each group of arrays, the index of the example.
+    own: of each group of arrays, the indices of the example.
     """
     return tuple(
         (name, np.asarray(array[own[group]]).tobytes())
@@ -67,26 +67,39 @@ def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
 def test_every_example_is_in_one_batch_of_an_epoch(folder: Path, task: str) -> None:
     """A long sentence or text is several windows, each of them whole."""
     config, batches = batches_of(task_config(folder, task__name=task))
-    arrays, starts = batches._arrays, batches._encoded.starts
+    arrays, C = batches._arrays, batches.sequences
+    assert (4 if task == "multiple_choice" else 1) == C
     whole = Counter(
-        example_of(arrays, {"of_tokens": slice(first, end), "of_examples": i, "positions": i})
-        for i, (first, end) in enumerate(itertools.pairwise(starts))
+        example_of(
+            arrays,
+            {
+                "of_tokens": slice(first, end),
+                "of_examples": i,
+                "positions": slice(C * i, C * i + C),
+            },
+        )
+        for i, (first, end) in enumerate(itertools.pairwise(batches._encoded.starts[::C]))
     )
     assert batches.rows_per_epoch == whole.total() >= TRAIN
-    assert (batches.rows_per_epoch > TRAIN) == (task != "rte")
+    assert (batches.rows_per_epoch > TRAIN) == (task in ("tagging", "question_answering"))
     for epoch in range(2):
         seen: Counter[tuple] = Counter()
         for index in range(batches.steps_per_epoch):
             batch = batches.batch(epoch * batches.steps_per_epoch + index)
-            for row, slot in zip(*np.nonzero(_used(batch)), strict=True):
-                own = np.flatnonzero(batch["example_ids"][row] == slot + 1)
+            for name in ("example_ids", *arrays.of_tokens):  # a row's strips after one another
+                batch[name] = batch[name].reshape(len(batch[name]), -1)
+            for row, slot in zip(*np.nonzero(_used(batch)[:, ::C]), strict=True):
+                sequences = C * slot + np.arange(C)
+                own = [np.flatnonzero(batch["example_ids"][row] == n + 1) for n in sequences]
                 found = {
                     group: {name: batch[name][row] for name in getattr(arrays, group)}
                     for group in ("of_tokens", "of_examples", "positions")
                 }
-                for name, values in found["positions"].items():
-                    found["positions"][name] = (values - own[0]).astype(values.dtype)
-                places = {"of_tokens": own, "of_examples": slot, "positions": slot}
+                for values in found["positions"].values():
+                    values[sequences] -= np.array([one[0] for one in own], values.dtype)
+                places = {
+                    "of_tokens": np.concatenate(own), "of_examples": slot, "positions": sequences
+                }  # fmt: skip
                 seen[example_of(Targets(**found), places)] += 1
         assert seen == whole
     assert config.phases[0].steps == 3 * batches.steps_per_epoch
@@ -140,6 +153,7 @@ FORMS = {
 USUAL = [
     ("rte", "padded"), ("rte", "8 devices"),
     ("tagging", "padded on 8 devices"), ("question_answering", "padded on 8 devices"),
+    ("multiple_choice", "padded on 8 devices"), ("multiple_choice", "accumulated"),
 ]  # fmt: skip
 
 
@@ -157,12 +171,14 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
     """Three steps like SGD's: Adam with a large eps."""
     sgd = {key.replace(".", "__"): value for key, value in SGD.items()}
     sgd, changes = sgd | {"task__name": task}, FORMS[form]
+    if task == "multiple_choice":  # of small weights, the choices have nearly the same scores
+        sgd["model__initializer_range"] = 0.25
     losses, before, params = trained(task_config(folder, **sgd), 3)
     devices = changes.get("mesh__data", 1)
     others, _, after = trained(task_config(folder, **sgd, **changes), 3, devices)
     np.testing.assert_allclose(others, losses, rtol=1e-6)
     moved = jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), before, params))
-    assert sorted(moved)[1] > 1e-3  # all but the one bias that adds the same to all positions
+    assert sorted(moved)[1] > 1e-3  # all but the one bias that adds the same to all
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=1e-6), params, after)
 
 

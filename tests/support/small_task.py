@@ -15,7 +15,7 @@ WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "lmnr"]
 TRAIN, DEV = 77, 21  # no multiples of the batch size
 
 
-TASKS = ("rte", "tagging", "question_answering")
+TASKS = ("rte", "tagging", "question_answering", "multiple_choice")
 
 
 def write_task(folder: Path, *, seed: int = 0) -> Path:
@@ -23,10 +23,11 @@ def write_task(folder: Path, *, seed: int = 0) -> Path:
 
     A pair entails if its first words are the same. Words with b begin a person and those with d
     after them are in it; every ninth sentence is longer than a row. The answer to a question is the
-    word with g, if the text has one; every ninth text is longer than a row.
+    word with g, if the text has one; every ninth text is longer than a row. The right ending of a
+    story begins with its first word; every ninth story is longer than a row.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    drawn, other, third = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2]))
     for name, count in (("train", TRAIN), ("dev", DEV)):
         (folder / f"{name}.tsv").write_text("\n".join(_pairs(drawn, count)) + "\n")
         (folder / f"{name}.txt").write_text("\n".join(_sentences(other, count)))
@@ -34,6 +35,8 @@ def write_task(folder: Path, *, seed: int = 0) -> Path:
             asked = [{"context": c, "qas": [q]} for c, q in _questions(other, count, share)]
             text = json.dumps({"data": [{"paragraphs": asked}]})
             (folder / f"{name}-v{version}.json").write_text(text)
+        swag = folder / f"{name.replace('dev', 'val')}.csv"
+        swag.write_text("\n".join(_stories(third, count)) + "\n")
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
     entries += [f"##{word}" for word in WORDS]
     Tokenizer.from_vocab(entries, lowercase=True).save(folder / "tokenizer.json")
@@ -79,6 +82,19 @@ def _questions(
         found = [] if none else [{"text": str(answer), "answer_start": start}]
         asked = {"id": f"q{i}", "question": str(drawn.choice(others)), "answers": found}
         yield " ".join(words) + ".", asked | ({"is_impossible": none} if impossible else {})
+
+
+def _stories(drawn: np.random.Generator, count: int) -> Iterator[str]:
+    """Yields the rows of SWAG, whose first column has no name."""
+    endings = ",".join(f"ending{i}" for i in range(4))
+    yield f",video-id,fold-ind,startphrase,sent1,sent2,gold-source,{endings},label"
+    for i in range(count):
+        first, *others = drawn.choice(WORDS, 5, replace=False).tolist()
+        right, rest = drawn.integers(4), drawn.choice(WORDS, 40 if i % 9 == 8 else 3).tolist()
+        begin = [first if n == right else others[n] for n in range(4)]
+        ends = [" ".join([b, *drawn.choice(WORDS, drawn.integers(0, 5))]) for b in begin]
+        start = " ".join([first, *rest])
+        yield f'{i},v{i},{i},"{start}","{start}",{others[0]},gold,{",".join(ends)},{right}'
 
 
 def task_config(folder: Path, **changes: Any) -> Config:

@@ -1,4 +1,4 @@
-"""Baselines without a pretrained model: majority class, bag of words."""
+"""Baselines without a pretrained model: majority class, bag of words, shared words."""
 
 import re
 import warnings
@@ -34,6 +34,38 @@ def bag_of_words(
     Raises:
         UserError: scikit-learn is not installed.
     """
+    fitted = _fit(texts, labels, others, regression=regression)
+    if fitted is None:
+        return majority(labels, len(others), regression=regression)
+    model, new = fitted
+    predicted: np.ndarray = model.predict(new)
+    return predicted
+
+
+def choice_by_words(
+    choices: Sequence[tuple[str, ...]], right: Sequence[int], others: Sequence[tuple[str, ...]]
+) -> np.ndarray:
+    """Returns the choice in each of `others` whose words make it most probably a right one: by a
+    logistic regression, which does not see what the choices are for; raises as `bag_of_words`."""
+    texts, new = ([(choice,) for one in some for choice in one] for some in (choices, others))
+    is_right = [
+        i == label for one, label in zip(choices, right, strict=True) for i in range(len(one))
+    ]
+    fitted = _fit(texts, is_right, new, regression=False)
+    scores = np.zeros(len(new)) if fitted is None else fitted[0].decision_function(fitted[1])
+    best: np.ndarray = scores.reshape(len(others), -1).argmax(1)
+    return best
+
+
+def _fit(
+    texts: Sequence[tuple[str, ...]],
+    labels: Sequence[float],
+    others: Sequence[tuple[str, ...]],
+    *,
+    regression: bool,
+) -> tuple[Any, Any] | None:
+    """Returns a regression on the counts of words and the counts of `others`; None if there is one
+    label only, or no word."""
     try:
         from scipy import sparse
         from sklearn.exceptions import ConvergenceWarning
@@ -42,7 +74,7 @@ def bag_of_words(
     except ImportError:
         raise UserError("scikit-learn is not installed: pip install 'bert-jax[finetune]'") from None
     if len(set(labels)) == 1:  # nothing to separate
-        return majority(labels, len(others), regression=regression)
+        return None
     parts: list[Any] = []
     for train, other in zip(zip(*texts, strict=True), zip(*others, strict=True), strict=True):
         counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b|[^\w\s]")
@@ -51,17 +83,22 @@ def bag_of_words(
         except ValueError:  # no words at all
             continue
     if not parts:
-        return majority(labels, len(others), regression=regression)
+        return None
     known, new = (sparse.hstack(matrices).tocsr() for matrices in zip(*parts, strict=True))
     model = Ridge() if regression else LogisticRegression(max_iter=_ITERATIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        predicted: np.ndarray = model.fit(known, labels).predict(new)
-    return predicted
+        return model.fit(known, labels), new
+
+
+def most_shared_words(text: str, candidates: Sequence[str]) -> int:
+    """Returns the index of the candidate that has most words of a text, the first of them."""
+    asked = set(_WORD.findall(text.lower()))
+    shared = [len(asked.intersection(_WORD.findall(one.lower()))) for one in candidates]
+    return shared.index(max(shared))
 
 
 def nearest_sentence(question: str, context: str) -> str:
     """Returns the sentence of a context that has most words of the question, the first of them."""
-    asked = set(_WORD.findall(question.lower()))
     sentences = _SENTENCE_END.split(context.strip())
-    return max(sentences, key=lambda one: len(asked.intersection(_WORD.findall(one.lower()))))
+    return sentences[most_shared_words(question, sentences)]

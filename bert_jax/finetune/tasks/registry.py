@@ -8,13 +8,15 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.tasks import glue
 from bert_jax.finetune.tasks.kind import TaskKind
+from bert_jax.finetune.tasks.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.finetune.tasks.question_task import QUESTION_ANSWERING
 from bert_jax.finetune.tasks.tagging_task import TAGGING
 from bert_jax.finetune.tasks.text_task import CLASSIFICATION, REGRESSION
 from bert_jax.objectives.registry import task_of
 
 KINDS: Final[dict[str, TaskKind]] = {
-    kind.name: kind for kind in (CLASSIFICATION, REGRESSION, TAGGING, QUESTION_ANSWERING)
+    kind.name: kind
+    for kind in (CLASSIFICATION, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
 }
 
 

@@ -56,29 +56,16 @@ class Columns:
 def read(
     path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
 ) -> Examples:
-    """Reads the examples of a .tsv (or .txt), a .csv or a .jsonl file.
-
-    The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
-    text.
+    """Reads texts with a class or a score.
 
     Args:
         labels: names in the order of their ids; None takes those of the file, see `ClassNames.of`.
 
     Raises:
-        UserError: the file cannot be read, has no such column, or has a row with too few or too
-            many columns, a label outside `labels`, a score that is no number, or a stray quote.
+        UserError: as `read_rows`, or a row has a label outside `labels` or a score that is no
+            number.
     """
-    dropped: Counter[str] = Counter()
-    suffix = PurePath(path).suffix.lower()
-    if suffix in _JSONL:
-        listed = [*_jsonl_rows(path, columns.named, dropped)]
-    elif suffix in _DELIMITERS:
-        found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
-        listed = [*_table_rows(path, found, columns.named, dropped)]
-    else:
-        array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
-        problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
-        raise UserError(f"{path}: {problem}{array}")
+    listed, dropped = read_rows(path, columns.named)
     classes = ClassNames(labels or ())
     if columns.label is not None and not labels:
         classes = ClassNames.of(values[columns.label] for _, values in listed)
@@ -88,7 +75,36 @@ def read(
     )
     names = classes.names if columns.score is None else (columns.score,)
     kind = "classification" if columns.score is None else "regression"
-    return Examples(str(path), kind, names, examples, dict(dropped), classes.remarks)
+    return Examples(str(path), kind, names, examples, dropped, classes.remarks)
+
+
+def read_rows(
+    path: epath.PathLike, names: Sequence[str]
+) -> tuple[list[tuple[int, dict[str, str]]], dict[str, int]]:
+    """Reads some columns of a .tsv (or .txt), a .csv or a .jsonl file.
+
+    The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
+    text.
+
+    Returns:
+        The number of each row with its values by column, and reason -> number of rows left out.
+
+    Raises:
+        UserError: the file cannot be read, has no such column, or has a row with too few or too
+            many columns, or a stray quote.
+    """
+    dropped: Counter[str] = Counter()
+    suffix = PurePath(path).suffix.lower()
+    if suffix in _JSONL:
+        listed = [*_jsonl_rows(path, names, dropped)]
+    elif suffix in _DELIMITERS:
+        found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
+        listed = [*_table_rows(path, found, names, dropped)]
+    else:
+        array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
+        problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
+        raise UserError(f"{path}: {problem}{array}")
+    return listed, dict(dropped)
 
 
 def _table_rows(
