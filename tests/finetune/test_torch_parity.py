@@ -31,8 +31,27 @@ def _highest_precision():
         yield
 
 
+def padded_choices(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The examples of packed rows, in the order of their rows and slots, one in each row, and each
+    of its sequences in a strip."""
+    slots = np.argwhere(batch["choice_weights"] > 0).tolist()
+    names, (C, S) = ("input_ids", "token_type_ids", "example_ids"), batch["input_ids"].shape[1:]
+    out = {name: np.zeros((len(slots), C, S), np.int32) for name in names}
+    for line, (row, slot) in enumerate(slots):
+        for number in range(C):
+            own = batch["example_ids"][row] == slot * C + number + 1
+            for name in names:
+                out[name][line, number, : own.sum()] = batch[name][row][own]
+    out["example_ids"] = np.minimum(out["example_ids"], 1)
+    return out | {
+        "choices": np.stack([batch["choices"][row, slot] for row, slot in slots])[:, None]
+    }
+
+
 def padded(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The examples of packed rows, in the order of their rows and slots, one in each row."""
+    if "choices" in batch:
+        return padded_choices(batch)
     slots = np.argwhere(batch["label_weights"] > 0).tolist()
     own = [batch["example_ids"][row] == slot + 1 for row, slot in slots]
     shape = len(slots), max(int(tokens.sum()) for tokens in own)
@@ -98,7 +117,9 @@ class Sides:
             batch = batches.batch(index)
             with jax.set_mesh(self.mesh):
                 (logits,) = self.program.evaluate(self.state["params"], batch)["outputs"].values()
-            ours.append(np.asarray(logits)[batch["label_weights"] > 0])
+            weights = batch.get("label_weights", batch.get("choice_weights"))
+            of_examples = np.asarray(logits).reshape(*weights.shape, -1)
+            ours.append(of_examples[weights > 0])
             with torch.no_grad():
                 _, others = parity.outputs_of(self.model, self.config.model, padded(batch))
             theirs.append(others.numpy())
@@ -106,7 +127,7 @@ class Sides:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", "regression", "multiple_choice"])
 def test_packed_rows_compute_what_transformers_computes_on_padded_ones(
     tmp_path: Path, kind: str
 ) -> None:
@@ -121,8 +142,10 @@ def test_packed_rows_compute_what_transformers_computes_on_padded_ones(
         names = {"name": kind, "text": "one", "pair": "other", "label": "score"}
         changes = {f"task.{key}": value for key, value in names.items()}
         config = config.replace(changes | {"task.data": str(tmp_path / "scores.tsv")})
+    if kind == "multiple_choice":
+        config = config.replace({"task.name": kind})
     sides = Sides(config)
-    assert sides.train.batch(0)["label_weights"].sum(1).max() > 1
+    assert sides.train.batch(0)["example_ids"].max() > sides.train.sequences
     ours, theirs = sides.logits(sides.train, 3)
     assert parity.difference(ours, theirs) <= 1e-5
     assert np.ptp(theirs, axis=0).max() > 0.1
