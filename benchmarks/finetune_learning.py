@@ -3,14 +3,17 @@
     python benchmarks/finetune_learning.py --pretrained=RUN --data=REAL_DATA --out=FOLDER
     python benchmarks/finetune_learning.py --pretrained=RUN --published=RUN2 --tasks=sst2 …
     python benchmarks/finetune_learning.py --sentences=hutto_ICWSM_2014 --tasks=sentences …
+    python benchmarks/finetune_learning.py --tasks=paragraphs --questions=2000 …
 
 Needs the [finetune] extra. `--data` (default: $BERT_JAX_REAL_DATA) has glue/SST-2, glue/CoLA and
-glue/RTE. `--sentences` is the unpacked additional_resources/hutto_ICWSM_2014.tar.gz in the source
-archive of vaderSentiment 3.3.2: 23,703 sentences of reviews, newspapers and tweets with a score of
-their sentiment by people; a tenth is held out. Runs are those of `bert-jax finetune`: SST-2 one
-epoch, the others three. Random weights have the architecture, the initial values and the tokenizer
-of `--pretrained`. `--published` is an encoder pretrained likewise from published initial values; it
-is fine-tuned on SST-2 with the first seed.
+glue/RTE, and questions/squad-form-80-articles.json for `paragraphs`: which of four paragraphs of an
+article answers a question, see paragraphs.py. `--sentences` is the unpacked
+additional_resources/hutto_ICWSM_2014.tar.gz in the source archive of vaderSentiment 3.3.2: 23,703
+sentences of reviews, newspapers and tweets with a score of their sentiment by people; a tenth is
+held out. Runs are those of `bert-jax finetune`: SST-2 and paragraphs one epoch, the others three.
+Random weights have the architecture, the initial values and the tokenizer of `--pretrained`.
+`--published` is an encoder pretrained likewise from published initial values; it is fine-tuned on
+SST-2 with the first seed.
 
 Every run is a process of its own with all cores, one after another. Finished runs in `--out` are
 kept, and one that was interrupted resumes, so the same command again does what is left. Differences
@@ -34,11 +37,13 @@ from typing import Any
 
 import harness
 import numpy as np
+import paragraphs
 
 COMMON = ("--config=glue", "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200")
-EPOCHS = {"sst2": 1, "cola": 3, "rte": 3, "sentences": 3}
+EPOCHS = {"sst2": 1, "cola": 3, "rte": 3, "sentences": 3, "paragraphs": 1}
 FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE"}
 SENTENCES = "*_GroundTruth.txt"
+QUESTIONS = "questions/squad-form-80-articles.json"
 RESAMPLES = 1000
 PRETRAINED, RANDOM, PUBLISHED = "pretrained", "random", "published start"
 
@@ -80,6 +85,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=Path, help="the folder of the scored sentences")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the runs")
     parser.add_argument("--tasks", default="sst2,cola,rte,sentences")
+    parser.add_argument("--questions", type=int, default=2000, help="that `paragraphs` trains on")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=3e-4, help="peak learning rate")
     parser.add_argument("--epochs", type=float, help="instead of one for SST-2, else three")
@@ -102,6 +108,13 @@ def find_task(options: argparse.Namespace, name: str) -> Task:
         harness.fail(
             "--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/"
         )
+    if name == "paragraphs":
+        source, folder = Path(options.data) / QUESTIONS, options.out.resolve() / "paragraphs"
+        if not source.is_file():
+            turns.fail(f"--data={options.data}: no {QUESTIONS}")
+        paragraphs.write(source, folder, options.questions)
+        flags = ("--config.task.name=multiple_choice", f"--config.task.data={folder}")
+        return Task(name, flags, (f"--input={folder}", "--split=dev"))
     folder = Path(options.data).resolve() / "glue" / FOLDERS[name]
     if not folder.is_dir():
         harness.fail(f"--data={options.data}: no folder glue/{FOLDERS[name]}")
@@ -215,21 +228,23 @@ def read_predictions(task: Task, path: Path) -> np.ndarray:
     """Returns the predicted classes, or the scores."""
     from bert_jax.finetune.tasks import glue
 
-    words = [line.partition("\t")[2] for line in path.read_text().splitlines()[1:]]
+    words = [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
     if task.name not in glue.TASKS:
         return np.array(words, np.float64)
     about = glue.TASKS[task.name]
     return np.array([(about.values or about.labels).index(word) for word in words])
 
 
-def read_labels(task: Task) -> np.ndarray:
+def read_held_out(task: Task) -> tuple[Any, np.ndarray]:
+    """Returns the held-out examples and their labels."""
     from bert_jax.config.task_settings import TaskConfig
     from bert_jax.finetune.tasks.registry import kind_of
 
     values = dict(word.removeprefix("--config.task.").split("=", 1) for word in task.train)
     config = TaskConfig(**values)
     kind = kind_of(config)
-    return np.array(kind.labels(kind.read(config)[1]))
+    examples = kind.read(config)[1]
+    return examples.examples, np.array(kind.labels(examples))
 
 
 def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:
@@ -264,7 +279,7 @@ def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -
 
 def table(task: Task, runs: dict[str, list[Run]]) -> str:
     """Returns the Markdown table of a task: starts, majority answer and bag of words."""
-    first, labels = runs[PRETRAINED][0], read_labels(task)
+    first, (examples, labels) = runs[PRETRAINED][0], read_held_out(task)
     seeds = [f"seed {seed}" for seed in range(len(runs[PRETRAINED]))]
     titles = [f"{task.name}, {first.metric}", *seeds, "median", "pretrained less this, 95 %"]
     rows = []
@@ -277,6 +292,9 @@ def table(task: Task, runs: dict[str, list[Run]]) -> str:
         rows.append([name, *cells, median, against])
     for name, measured in first.results["baselines"].items():
         rows.append([name, *[""] * len(seeds), shown(measured[first.metric]), ""])
+    if task.name == "paragraphs":
+        found = paragraphs.bm25([x.context for x in examples], [x.choices for x in examples])
+        rows.append(["BM25", *[""] * len(seeds), shown(float((found == labels).mean())), ""])
     lines = [titles, ["---"] + ["---:"] * (len(seeds) + 1) + ["---"], *rows]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"\n{text}\n\n{len(labels):,} held-out examples; {first.fill} of positions are real.\n"

@@ -1,5 +1,6 @@
 """benchmarks/: invalid options, and tiny runs of each script. No figure is checked."""
 
+import csv
 import gzip
 import importlib.util
 import json
@@ -20,6 +21,7 @@ import convert  # noqa: E402
 import harness  # noqa: E402
 import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
+import paragraphs  # noqa: E402
 
 LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
 
@@ -58,6 +60,11 @@ def run(
         ("finetune_learning.py", [*LEARNED, "--tasks=sst"], "--tasks=sst: give some of sst2,cola"),
         ("finetune_learning.py", [*LEARNED, "--data=nowhere"], "--data=nowhere: no folder glue/S"),
         ("finetune_learning.py", [*LEARNED, "--tasks=sentences"], "no *_GroundTruth.txt; unpack"),
+        (
+            "finetune_learning.py",
+            [*LEARNED, "--tasks=paragraphs", "--data=nowhere"],
+            "--data=nowhere: no questions/squad-form-80-articles.json",
+        ),
         ("finetune_speed.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("finetune_speed.py", ["--tasks=mrpc"], "--tasks=mrpc: give some of cola,rte"),
         ("finetune_speed.py", ["--data=nowhere"], "--data=nowhere: glue/CoLA is not there"),
@@ -369,6 +376,28 @@ def test_a_base_is_imported_and_exported_in_a_gibibyte_and_a_half(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.processes
+def test_a_question_has_its_paragraph_among_others_of_the_article(tmp_path: Path) -> None:
+    def article(name: str) -> dict:
+        texts = [f"{name} has part {name}{part} in it" for part in "uvwxyz"]
+        return {
+            "paragraphs": [
+                {"context": text, "qas": [{"question": f"Where is {text.split()[3]}?"}]}
+                for text in texts
+            ]
+        }
+
+    source = tmp_path / "questions.json"
+    source.write_text(json.dumps({"data": [article(name) for name in "abcdefghijkl"]}))
+    paths = paragraphs.write(source, tmp_path / "out", 30)
+    tables = [[*csv.DictReader(path.read_text().splitlines())] for path in paths]
+    assert [len(table) for table in tables] == [30, 12]  # articles a and k are held out
+    for table in tables:
+        choices = [[row[f"ending{i}"] for i in range(4)] for row in table]
+        assert all(len({*one}) == 4 and len({text[0] for text in one}) == 1 for one in choices)
+        found = paragraphs.bm25([row["sent1"] for row in table], choices)
+        assert found.tolist() == [int(row["label"]) for row in table]
+
+
 def test_the_intervals_of_an_ablation_are_timed() -> None:
     done = run("ablation_statistics.py", "--examples=40", "--documents=8", "--resamples=100")
     assert done.returncode == 0, done.stderr
