@@ -10,7 +10,7 @@ from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.settings import checked, shown
 from bert_jax.errors import UserError, count
-from bert_jax.objectives.registry import OBJECTIVES, TASK_HEADS, head_title, tasks_with
+from bert_jax.objectives.registry import OBJECTIVES, head_title, task_heads, tasks_with
 
 # The keys of config.json with the settings of a head, in any layout.
 KEYS: Final = (
@@ -41,7 +41,7 @@ def with_head(
     layout, needed = find_layout(model), OBJECTIVES[tasks_with(name)[0]].labels
     if needed not in (None, len(labels)):
         raise UserError(f"{count(len(labels), 'label')}, but a {head_title(name)} needs {needed}")
-    if not layout.class_of({name}).heads:
+    if layout.computes_otherwise(name):
         raise UserError(
             f"no class of transformers' {layout.prefix} computes our {head_title(name)}; give "
             "a model of another layout"
@@ -62,7 +62,7 @@ def task_of_class(layout: Layout, architectures: Any) -> str | None:
     """Returns the task's head of the class that a config.json names; None if it has none."""
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     found = layout.find_class(name) if isinstance(name, str) else None
-    return next(iter(found.heads & TASK_HEADS), None) if found else None
+    return next(iter(found.heads & task_heads()), None) if found else None
 
 
 def read_head(

@@ -51,5 +51,6 @@ MULTIPLE_CHOICE = Objective(
         Tensor("choice.output.kernel", "classifier.weight", 1),
         Tensor("choice.output.bias", "classifier.bias"),
     ),
+    of_task=True,
     head_title="multiple-choice",
 )

@@ -63,6 +63,7 @@ class Objective:
     head_title: str  # in a model card: "its masked-language-model head"
     # Whether batches of this data have its labels; no pretraining data has those of a task.
     has_labels: Callable[[DataConfig], bool] = lambda data: False
+    of_task: bool = False  # learned in fine-tuning, by a model that has no other head
     # Of a task: how many logits its head has, if not one for each label; how many labels it needs.
     outputs: int | None = None
     labels: int | None = None

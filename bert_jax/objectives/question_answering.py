@@ -75,6 +75,7 @@ QUESTION_ANSWERING = Objective(
         Tensor("qa.output.kernel", "qa_outputs.weight", 1),
         Tensor("qa.output.bias", "qa_outputs.bias"),
     ),
+    of_task=True,
     head_title="question-answering",
     labels=2,  # start and end
     pipeline="question-answering",

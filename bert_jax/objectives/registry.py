@@ -15,16 +15,15 @@ from bert_jax.objectives.sequence_classification import MULTI_LABEL, REGRESSION,
 from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
-_PRETRAINING = (MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY)
-_TASKS = (
-    SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
-    MULTIPLE_CHOICE,
-)  # fmt: skip
 # Heads are initialized and exported in this order.
 OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective for objective in (*_PRETRAINING, *_TASKS)
-}
-TASK_HEADS = frozenset(objective.head for objective in _TASKS)
+    objective.name: objective
+    for objective in (
+        MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY,
+        SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
+        MULTIPLE_CHOICE,
+    )
+}  # fmt: skip
 
 BERT_FOR_PRETRAINING = (MASKED_LM.name, NEXT_SENTENCE.name)
 
@@ -71,12 +70,17 @@ def learned_by(config: Config) -> tuple[str, ...]:
     return chosen(config.data, config.objectives)
 
 
+def task_heads() -> set[str]:
+    """Returns the heads of all tasks."""
+    return {objective.head for objective in OBJECTIVES.values() if objective.of_task}
+
+
 def tasks_with(head: str) -> list[str]:
     """Returns the names of the objectives that train a head of a task; UserError if there is no
     such head."""
-    found = [objective.name for objective in _TASKS if objective.head == head]
+    found = [name for name, one in OBJECTIVES.items() if one.of_task and one.head == head]
     if not found:
-        raise UserError(f"no task has the head {head!r}{nearest(head, sorted(TASK_HEADS))}")
+        raise UserError(f"no task has the head {head!r}{nearest(head, sorted(task_heads()))}")
     return found
 
 
@@ -95,7 +99,7 @@ def heads_of(config: ModelConfig) -> set[str]:
     """Returns the heads that a model with this configuration may have."""
     if isinstance(config, TaskModelConfig):
         return {config.head.name}
-    return {objective.head for objective in OBJECTIVES.values()} - TASK_HEADS
+    return {objective.head for objective in OBJECTIVES.values()} - task_heads()
 
 
 def head_title(head: str) -> str:

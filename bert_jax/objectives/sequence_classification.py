@@ -134,6 +134,7 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
             Tensor("classifier.output.kernel", "classifier.out_proj.weight", 1),
             Tensor("classifier.output.bias", "classifier.out_proj.bias"),
         ),
+        of_task=True,
         head_title="sequence-classification",
         pipeline="text-classification",
     )

@@ -53,6 +53,7 @@ TOKEN_CLASSIFICATION = Objective(
         Tensor("tagger.output.kernel", "classifier.weight", 1),
         Tensor("tagger.output.bias", "classifier.bias"),
     ),
+    of_task=True,
     head_title="token-classification",
     pipeline="token-classification",
 )

@@ -108,6 +108,10 @@ class Layout:
         prefix = self.other_types.get(model_type, self.prefix)
         return f"{prefix}{self.class_of(heads).ending}"
 
+    def computes_otherwise(self, head: str) -> bool:
+        """Whether the class with a head computes otherwise than our models."""
+        return any(head in _CLASSES[ending] for ending in self.without)
+
     def _classes(self) -> list[HeadClass]:
         return [
             HeadClass(ending, frozenset(heads), ending in self.with_pooler)
