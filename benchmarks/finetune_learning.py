@@ -111,7 +111,7 @@ def find_task(options: argparse.Namespace, name: str) -> Task:
     if name == "paragraphs":
         source, folder = Path(options.data) / QUESTIONS, options.out.resolve() / "paragraphs"
         if not source.is_file():
-            turns.fail(f"--data={options.data}: no {QUESTIONS}")
+            harness.fail(f"--data={options.data}: no {QUESTIONS}")
         paragraphs.write(source, folder, options.questions)
         flags = ("--config.task.name=multiple_choice", f"--config.task.data={folder}")
         return Task(name, flags, (f"--input={folder}", "--split=dev"))

@@ -27,6 +27,7 @@ _SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Models": (
         *("load", "Model", "Model.encode", "Model.hidden_states", "Model.fill_mask", "Fill"),
         *("Model.predict", "Prediction", "Model.tag", "Model.answer", "Answers", "Answer"),
+        "Model.choose",
     ),
     "Errors": ("UserError", "StoppedError", "NumbersError", "StorageError"),
 }

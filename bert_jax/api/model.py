@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.examples import Question, Words
+from bert_jax.finetune.tasks.multiple_choice import Choices
 from bert_jax.finetune.tasks.qa import Answers
 from bert_jax.finetune.tasks.text_task import probabilities
 from bert_jax.model.layer_states import Layers, parse_layers
@@ -361,6 +362,34 @@ class Model:
         return (
             list(predictor.predictions_of(listed, null_threshold=null_threshold)) if listed else []
         )
+
+    def choose(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[Prediction]:
+        """Returns which of its choices follows each text, as `label`, with its probability, by a
+        model fine-tuned for multiple choice.
+
+        Args:
+            questions: texts, each with its choices; all have the same number of them.
+
+        Raises:
+            UserError: the model has no head for it, or texts have other numbers of choices.
+        """
+        predictor = self._predictor_of("multiple_choice")
+        pairs = [(text, tuple(_listed(choices))) for text, choices in questions]
+        _listed([text for text, _ in pairs])
+        numbers = sorted({len(choices) for _, choices in pairs})
+        if len(numbers) > 1 or numbers == [0]:
+            raise UserError(
+                f"{' and '.join(map(str, numbers))} choices; give all texts the same number of them"
+            )
+        listed = tuple(
+            Choices(str(i), text, "", choices, None, i + 1)
+            for i, (text, choices) in enumerate(pairs)
+        )
+        found = predictor.predictions_of(listed)
+        return [
+            Prediction(one.choices[best], best.probability)
+            for one, best in zip(listed, found, strict=True)
+        ]
 
     def _predictor_of(self, *kinds: str) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""

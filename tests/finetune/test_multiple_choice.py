@@ -132,6 +132,12 @@ def test_a_run_of_seeds_predicts_and_is_exported(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "exported/config.json").read_text())
     assert values["architectures"] == ["BertForMultipleChoice"]
     assert "its multiple-choice head" in (tmp_path / "exported/README.md").read_text()
+    asked = [("dal bel", ("fim", "gan", "dor")), ("bel", ("gan", "gan", "fim"))]
+    chosen = bert_jax.load(tmp_path / "exported").choose(asked)
+    assert all(one.label in choices for one, (_, choices) in zip(chosen, asked, strict=True))
+    assert all(1 / 3 <= one.probability <= 1 for one in chosen)
+    with pytest.raises(UserError, match="2 and 3 choices; give all texts the same number of them"):
+        bert_jax.load(tmp_path / "exported").choose([*asked, ("bel", ("gan", "fim"))])
     table, named = tmp_path / "table.tsv", ["--text=q", "--choices=a,b,c"]
     table.write_text(TABLE)
     command = ["predict", f"--model={tmp_path / 'exported'}", f"--input={table}", *named]

@@ -1,5 +1,6 @@
 """What the README and docs/ name: text, a vocabulary, the files of tasks."""
 
+import csv
 import json
 import re
 from itertools import pairwise
@@ -46,6 +47,9 @@ def write_tasks(folder: Path, sentences: list[str]) -> None:
     (folder / "similar.csv").write_text(f"first,second,score\n{''.join(scores)}")
     _write_tags(folder / "CoNLL", sentences)
     _write_questions(folder / "SQuAD", sentences)
+    _write_choices(folder / "swagaf/data", sentences)
+    rows = ({"question": text, "a": text[:9], "b": text[9:], "right": "a"} for text in sentences)
+    (folder / "quiz.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def _write_tags(folder: Path, sentences: list[str]) -> None:
@@ -58,6 +62,21 @@ def _write_tags(folder: Path, sentences: list[str]) -> None:
             for text in part
         )
         (folder / f"{name}.txt").write_text("\n".join(tagged))
+
+
+def _write_choices(folder: Path, sentences: list[str]) -> None:
+    """Asks how each sentence ends: SWAG's columns, of which the test has no label."""
+    folder.mkdir(parents=True)
+    parts = {"train": sentences[:60], "val": sentences[60:80], "test": sentences[80:]}
+    for name, part in parts.items():
+        labels = ["label"] if name != "test" else []
+        names = ["", "sent1", "sent2", *(f"ending{i}" for i in range(4)), *labels]
+        rows = [
+            [i, text, text[:9], *[text[9 + j :] for j in range(4)], 0]
+            for i, text in enumerate(part)
+        ]
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([names, *(row[: len(names)] for row in rows)])
 
 
 def _write_questions(folder: Path, sentences: list[str]) -> None:
