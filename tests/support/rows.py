@@ -21,13 +21,13 @@ def with_row(registry: Registry[Any], name: str, row: Any) -> Iterator[None]:
 @contextmanager
 def without_users_rows() -> Iterator[None]:
     """Afterwards, registries have the rows that they had, and no module of a user was executed."""
-    before = {
-        registry: (dict(registry._rows), dict(registry._modules))
+    before = [
+        (registry, dict(registry._rows), dict(registry._modules))
         for registry in registry_module._registries.values()
-    }
+    ]
     try:
         yield
     finally:
-        for registry, (rows, added) in before.items():
+        for registry, rows, added in before:
             registry._rows, registry._modules = rows, added
         modules._executed.clear()
