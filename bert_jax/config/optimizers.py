@@ -16,4 +16,5 @@ OPTIMIZERS: Final[Registry[Any]] = Registry(
         "lamb_all": "bert_jax.optimizers.lamb:LAMB_ALL",
         "lamb_clamped": "bert_jax.optimizers.lamb:LAMB_CLAMPED",
     },
+    key="optimizer.name",
 )

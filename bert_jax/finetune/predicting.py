@@ -14,6 +14,7 @@ from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
+from bert_jax.finetune.tasks.registry import kind_of
 from bert_jax.runtime.console import console
 from bert_jax.storage import json_record
 from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
@@ -61,7 +62,8 @@ def predict(
     found, config = find_model(model)
     read = read_model(found)
     try:
-        predictor = Predictor(read.config, read.params, read.tokenizer)
+        of_run = kind_of(config.task) if config and config.task.name else None
+        predictor = Predictor(read.config, read.params, read.tokenizer, kind=of_run)
         kind = predictor.kind
         kind.check_flags([*settings, *more])
         task = config.task if config else TaskConfig(name=kind.name)

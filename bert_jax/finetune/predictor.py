@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.kind import TaskContext
+from bert_jax.finetune.tasks.kind import TaskContext, TaskKind
 from bert_jax.finetune.tasks.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
@@ -41,12 +41,14 @@ class Predictor:
         params: Mapping[str, Any],
         tokenizer: Tokenizer,
         pad: int | None = None,
+        kind: TaskKind | None = None,
     ):
         """Raises UserError if the model has no head of a task, or one with several answers.
 
-        pad: see `check_no_padding`.
+        pad: see `check_no_padding`. kind: None is the one that makes the predictions of such heads.
         """
-        self.kind = kind_of_model(config)
+        of_model = kind_of_model(config)
+        self.kind = kind or of_model
         assert isinstance(config, TaskModelConfig)
         self.labels = config.head.labels
         several = self.kind.problem_type == "regression" and len(self.labels) > 1

@@ -1,4 +1,4 @@
-"""All kinds of tasks by name. To add one, write a file in this folder and list it in `KINDS`."""
+"""All kinds of tasks by name. To add one, write a file in this folder and a row of `KINDS`."""
 
 from typing import Final
 
@@ -6,18 +6,23 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, nearest
+from bert_jax.extensions.registry import Registry
 from bert_jax.finetune.tasks import glue
 from bert_jax.finetune.tasks.kind import TaskKind
-from bert_jax.finetune.tasks.multiple_choice import MULTIPLE_CHOICE
-from bert_jax.finetune.tasks.question_task import QUESTION_ANSWERING
-from bert_jax.finetune.tasks.tagging_task import TAGGING
-from bert_jax.finetune.tasks.text_task import CLASSIFICATION, REGRESSION
 from bert_jax.objectives.registry import task_of
 
-KINDS: Final[dict[str, TaskKind]] = {
-    kind.name: kind
-    for kind in (CLASSIFICATION, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
-}
+_HERE: Final = "bert_jax.finetune.tasks"
+KINDS: Final[Registry[TaskKind]] = Registry(
+    "kind of task",
+    {
+        "classification": f"{_HERE}.text_task:CLASSIFICATION",
+        "regression": f"{_HERE}.text_task:REGRESSION",
+        "tagging": f"{_HERE}.tagging_task:TAGGING",
+        "question_answering": f"{_HERE}.question_task:QUESTION_ANSWERING",
+        "multiple_choice": f"{_HERE}.multiple_choice:MULTIPLE_CHOICE",
+    },
+    key="task.name",
+)
 
 
 def kind_of(task: TaskConfig) -> TaskKind:
