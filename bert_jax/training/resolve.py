@@ -10,9 +10,10 @@
 whole; `resolve` does the rest, in the job of the run.
 """
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -48,14 +49,21 @@ def read_config(
         offline: nothing in a bucket is read.
 
     Raises:
-        UserError: as `files.read_config` and `find_architecture`; if the workdir has a run that
-            needs a module, it names that.
+        UserError: as `files.read_config`, `find_architecture` and `_naming_modules`.
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None
     model_of = functools.partial(find_architecture, workdir=workdir)
-    try:
+    with _naming_modules(workdir):
         return files.read_config(values, model_of, offline=offline)
+
+
+@contextlib.contextmanager
+def _naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
+    """Turns an error, such as of an unknown name, into one that names the user's modules which the
+    run in a workdir needs, if one is missing."""
+    try:
+        yield
     except UserError:
         if workdir is not None and description.has_config_json(run := Workdir.open(workdir)):
             settings_of(description.read(run))
@@ -87,7 +95,8 @@ def resolve(
     config, is_task = budget.config, bool(config.task.name)
     if not is_task:  # before another store than the run's is verified, which may take hours
         claim.check_before_start(workdir, config)
-    data = open_data(config)
+    with _naming_modules(workdir.path):  # of the kind of task
+        data = open_data(config)
     config = data.configured(config)
     if is_task:  # its files have decided its steps
         claim.check_before_start(workdir, config)

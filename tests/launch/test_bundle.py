@@ -224,3 +224,18 @@ def test_an_installation_is_no_checkout(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()  # of the project whose environment it is in
     assert bundle.checkout_of(str(tmp_path / "site/bert_jax/launch/bundle.py")) is None
     assert bundle.checkout_of(bundle.__file__) == Path(__file__).resolve().parents[2]
+
+
+def test_modules_travel_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rows.py").write_text(f"import helper\nname = '{folder}'\n")
+    (tmp_path / "b/helper.py").write_text("x = 1\n")
+    modules = [tmp_path / "a/rows.py", tmp_path / "b/rows.py"]
+    made = bundle.make("1.0", None, modules, checkout=None)
+    assert set(names_of(made)) - {"bundle.json"} == {
+        "modules/0/rows.py", "modules/1/rows.py", "modules/1/helper.py"
+    }  # fmt: skip
+    assert content_of(made, "modules/1/rows.py") == b"import helper\nname = 'b'\n"
+    assert made.modules == made.files == ("modules/0/rows.py", "modules/1/rows.py")
+    assert made.python_path("/job") == ("/job/modules/0", "/job/modules/1")
