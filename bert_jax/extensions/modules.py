@@ -6,12 +6,14 @@ What a run or a store was made with is known by digest. It is executed only when
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
 from dataclasses import dataclass, field
+from importlib.abc import SourceLoader
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Final
 
 from bert_jax.errors import UserError
@@ -68,14 +70,30 @@ def execute(module: Module) -> None:
     if _executed.get(module.path) == module:
         return
     name = f"bert_jax_module_{module.sha256[:16]}"  # hides no module that another one imports
-    made = sys.modules[name] = ModuleType(name)
-    made.__file__ = module.path
+    loader = _Loader(module)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec
+    made = sys.modules[name] = importlib.util.module_from_spec(spec)
     _executed[module.path] = module
     try:
-        exec(compile(module.data, module.path, "exec"), made.__dict__)
+        loader.exec_module(made)
     except BaseException:
         del _executed[module.path]
         raise
+
+
+class _Loader(SourceLoader):
+    """Makes a module of the bytes that were read once, so that their digest is what is executed,
+    also where the file is not."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def get_filename(self, fullname: str) -> str:
+        return self._module.path
+
+    def get_data(self, path: str) -> bytes:
+        return self._module.data
 
 
 def repeat(module: Module) -> None:

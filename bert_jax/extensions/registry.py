@@ -6,7 +6,7 @@ what a run or a store was made with records which module that was.
 """
 
 import importlib
-import sys
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
@@ -52,7 +52,7 @@ class Registry(Mapping[str, Row]):
         """Adds a row of a user's module, which may be executed again; UserError if another one, or
         the project, has a row of this name."""
         module = self._modules.get(name)
-        caller = module_of(sys._getframe(1))
+        caller = module_of(inspect.stack(0)[1].frame)
         if name in self._rows and (module is None or module.path != caller.path):
             of = f" in {module.path}" if module and module.path else ""
             raise UserError(f"{self.what} {name!r} exists{of}; give yours another name")

@@ -41,7 +41,7 @@ NONE = ("completion", "data verify", "convert import")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Has a store, a config, and the module that the config needs."""
     small_store(tmp_path / "store")
-    write(tmp_path, "conf.py", CONFIG)
+    write(tmp_path, "conf.py", CONFIG.lstrip())
     write(
         tmp_path,
         "thirds.py",

@@ -1,4 +1,4 @@
-"""A new kind of source is one file of a user with one row, `users_modules.SHOUTING`."""
+"""A new kind of source is one file of a user with one row, `users_modules.SUBTITLES`."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rows import without_users_rows
-from users_modules import SHOUTING, command, error, write
+from users_modules import SUBTITLES, command, error, write
 
 from bert_jax.data_pipeline.sources import guess_kind, parse_source
 from bert_jax.data_pipeline.store_build import units
@@ -31,21 +31,22 @@ units._UNIT_BYTES = 1
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "loud").mkdir()
+    (tmp_path / "said").mkdir()
     for number in range(FILES):
         words = (WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(400))
-        lines = "\n\n".join(" ".join(row) + "." for row in zip(*[words] * 8, strict=True))
-        (tmp_path / f"loud/{number:02}.loud").write_text(lines.upper())
+        rows = enumerate(zip(*[words] * 8, strict=True), 1)
+        shown = (f"{n}\n00:0{n % 9}:01,5 --> 00:09:00,0\n{' '.join(r)}.\n" for n, r in rows)
+        (tmp_path / f"said/{number:02}.srt").write_text("\n".join(shown))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     Tokenizer.from_vocab([*special, ".", *WORDS], lowercase=False).save(tmp_path / "words.json")
-    slow = SHOUTING.replace("    yield", "    time.sleep(0.1)\n    yield")
+    slow = SUBTITLES.replace("    yield", "    time.sleep(0.1)\n    yield")
     write(tmp_path, "toy.py", SLOWLY + slow)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(units, "_UNIT_BYTES", units._UNIT_BYTES)  # as before, afterwards
     return tmp_path
 
 
-BUILD = ("data", "build", "--source=shouting:loud", "--tokenizer=words.json")
+BUILD = ("data", "build", "--source=subtitles:said", "--tokenizer=words.json")
 
 
 def contents(store: Path) -> dict[str, str]:
@@ -58,18 +59,18 @@ def test_it_is_in_the_help_in_guesses_and_in_hints(
 ):
     code, said = command(capsys, "data", "build", "--module=toy.py", "--help")
     assert code == 0
-    assert "python[,packages=NAME+NAME] (no path), shouting; may be repeated" in said
-    assert "shouting" not in command(capsys, "data", "build", "--help")[1]
-    assert guess_kind(folder / "loud") == "books"
+    assert "python[,packages=NAME+NAME] (no path), subtitles; may be repeated" in said
+    assert "subtitles" not in command(capsys, "data", "build", "--help")[1]
+    assert guess_kind(folder / "said") == "books"
     with without_users_rows():
         modules.load("toy.py")
-        assert guess_kind(folder / "loud") == "shouting"
-        assert guess_kind(folder / "loud/03.loud") == "shouting"
-        assert source_of("loud").kind == "shouting"
-        with pytest.raises(UserError, match=r"'shoutin' is unknown; did you mean shouting\?"):
-            parse_source("shoutin:loud")
+        assert guess_kind(folder / "said") == "subtitles"
+        assert guess_kind(folder / "said/03.srt") == "subtitles"
+        assert source_of("said").kind == "subtitles"
+        with pytest.raises(UserError, match=r"'subtitle' is unknown; did you mean subtitles\?"):
+            parse_source("subtitle:said")
         with pytest.raises(UserError, match="unknown option 'text'; valid: lang, name"):
-            parse_source("shouting:loud,text=x")
+            parse_source("subtitles:said,text=x")
 
 
 def finished(folder: Path) -> int:
@@ -98,7 +99,7 @@ def test_a_build_with_workers_is_killed_and_resumes_to_the_same_bytes(
     assert 0 < finished(folder) < FILES
 
     line = error(capsys, *BUILD, "--out=store")
-    assert "source kind 'shouting' is unknown" in line
+    assert "source kind 'subtitles' is unknown" in line
     known = f"--module=toy.py (sha256 {file_digest(folder / 'toy.py')[:12]}…)"
     assert line.endswith(f"store was built with {known}: give it")
 
@@ -110,10 +111,10 @@ def test_a_build_with_workers_is_killed_and_resumes_to_the_same_bytes(
 
 
 def test_a_changed_module_is_another_text(folder: Path, capsys: pytest.CaptureFixture[str]):
-    write(folder, "toy.py", SHOUTING)
+    write(folder, "toy.py", SUBTITLES)
     words = (*BUILD, "--module=toy.py", "--workers=1", "--out=store")
     assert command(capsys, *words)[0] == 0
-    write(folder, "toy.py", SHOUTING.replace(".lower()", ".lower().replace('hill', 'river')"))
-    assert "--module=toy.py of source 'shouting'; remove it" in error(capsys, *words)
+    write(folder, "toy.py", SUBTITLES.replace("str.strip", "str.upper"))
+    assert "--module=toy.py of source 'subtitles'; remove it" in error(capsys, *words)
     assert command(capsys, *words[:-1], "--out=other")[0] == 0
     assert contents(folder / "store") != contents(folder / "other")

@@ -120,6 +120,9 @@ TYPED = (
     Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
     Typed("bert-jax ablate report", "", "the same; no run has ended"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed("bert-jax data build --module=", "", "tests/extensions has its files, and types it"),
+    Typed("bert-jax finetune --module=", "", "the same"),
+    Typed("bert-jax predict --module=", "", "the same"),
     Typed("bert-jax finetune", f"{{}} {FINE_TUNED}", "a smaller model, fewer steps"),
     Typed("bert-jax launch slurm run --name", "", "tests/launch/test_slurm_cluster.py has Slurm"),
     Typed("bert-jax launch slurm st", "", "the same"),
@@ -461,6 +464,7 @@ class Shell:
         """Saves a block of Python or YAML, and runs it if it is a program."""
         config = "def get_config" in block.text or block.language == "yaml"
         name = f"{'mine' if config else 'block'}.{'py' if block.language == 'python' else 'yaml'}"
+        name = named[1] if (named := re.match(r"# (\w+\.py)\n", block.text)) else name
         (self.folder / name).write_text(with_paths(block.text))
         if block.language == "python" and not needs_more(block.text):
             code, said = self.run(f"python {name}")
