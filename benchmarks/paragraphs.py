@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 
 CHOICES = 4
+HELD_OUT = 500  # questions
 _K1, _B = 1.2, 0.75  # of BM25
 
 
 def write(source: Path, folder: Path, train: int) -> list[Path]:
-    """Writes train.csv, of at most `train` questions, and val.csv in SWAG's form."""
+    """Writes train.csv, of `train` questions drawn at random, and val.csv in SWAG's form."""
     articles = json.loads(source.read_text("utf-8"))["data"]
     parts = [a for i, a in enumerate(articles) if i % 10], articles[::10]
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "train.csv", folder / "val.csv"]
-    for path, part, most in zip(paths, parts, (train, None), strict=True):
+    for path, part, most in zip(paths, parts, (train, HELD_OUT), strict=True):
         draw, rows = np.random.default_rng(0), []
         for article in part:
             texts = [paragraph["context"] for paragraph in article["paragraphs"]]
