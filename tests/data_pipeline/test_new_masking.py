@@ -28,6 +28,7 @@ from bert_jax.errors import StoppedError, UserError
 from bert_jax.publish.export import run_export
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 
 
 @compiled
@@ -116,7 +117,7 @@ def test_a_run_with_it_resumes_with_the_same_bits_and_is_exported(tmp_path):
     config = config_of(small_config(small_store(tmp_path / "store")))
     pretrain(config, tmp_path / "whole")
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path / "parts", stop_after=5)
+        pretrain(config, tmp_path / "parts", options=RunOptions(stop_after=5))
     pretrain(config, tmp_path / "parts")
     assert_same_bits(tmp_path / "whole", tmp_path / "parts")
     run_export(tmp_path / "parts", tmp_path / "exported")

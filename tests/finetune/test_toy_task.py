@@ -1,11 +1,13 @@
 """A kind of task is one file and a row: here the cosine of two sentences' vectors."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from rows import with_row
 from runs import read_meta
 from small_task import WORDS, task_config, write_task
 from toy_task import COSINE, SIMILARITY, SIZE
@@ -14,19 +16,19 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.checkpoint import manager
 from bert_jax.errors import StoppedError, UserError
-from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.tasks.registry import KINDS
 from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Registers the kind and its objective, and writes a table: two sentences are as similar as
     they have words in common."""
     monkeypatch.setitem(OBJECTIVES, COSINE.name, COSINE)
-    monkeypatch.setitem(KINDS, SIMILARITY.name, SIMILARITY)
     drawn, rows = np.random.default_rng(0), ["a\tb\tsimilarity"]
     for _ in range(90):
         first, second = (drawn.choice(WORDS[:12], 6) for _ in range(2))
@@ -34,7 +36,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows.append(f"{' '.join(first)}\t{' '.join(second)}\t{shared:.3f}")
     path = write_task(tmp_path / "task") / "pairs.tsv"
     path.write_text("\n".join(rows) + "\n")
-    return path
+    with with_row(KINDS, SIMILARITY.name, SIMILARITY):
+        yield path
 
 
 def test_a_kind_of_one_file_is_trained_resumed_predicted_and_exported(
@@ -44,7 +47,7 @@ def test_a_kind_of_one_file_is_trained_resumed_predicted_and_exported(
     config = task_config(table.parent, task__name="similarity", task__epochs=1.0, **dropout)
     config = config.replace("task.data", str(table))
     with pytest.raises(StoppedError):
-        finetune(config, tmp_path / "stopped", stop_after=5)
+        finetune(config, tmp_path / "stopped", options=RunOptions(stop_after=5))
     data = finetune(config, tmp_path / "stopped")
     finetune(config, tmp_path / "whole")
     (last,) = manager.find_steps(Workdir.open(tmp_path / "whole"), None)

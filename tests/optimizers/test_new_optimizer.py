@@ -33,6 +33,7 @@ from bert_jax.errors import StoppedError, UserError
 from bert_jax.optimizers.optimizer import Optimizer
 from bert_jax.publish.export import run_export
 from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
 from bert_jax.training.step import StepFunctions, make_step_functions
 
 LION = Optimizer(
@@ -94,7 +95,7 @@ def test_a_run_resumes_with_the_same_bits_and_is_exported(
     pretrain(config, tmp_path / "whole")
     for stop in (4, 8):
         with pytest.raises(StoppedError):
-            pretrain(config, tmp_path / "parts", stop_after=stop)
+            pretrain(config, tmp_path / "parts", options=RunOptions(stop_after=stop))
     pretrain(config, tmp_path / "parts")
     assert_same_bits(tmp_path / "whole", tmp_path / "parts")
 
