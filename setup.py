@@ -155,7 +155,11 @@ setup(
         "bert_jax.training",
         "bert_jax.workdir",
     ],
-    package_data={"bert_jax": ["py.typed"], "bert_jax.launch.tpu.agent": ["startup.sh"]},
+    package_data={
+        "bert_jax": ["py.typed"],
+        "bert_jax.data_pipeline.text": ["wikitext_words.toml"],
+        "bert_jax.launch.tpu.agent": ["startup.sh"],
+    },
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},

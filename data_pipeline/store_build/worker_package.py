@@ -16,11 +16,15 @@ from bert_jax.data_pipeline.store_build.shard_files import Unit
 _NAME: Final = "bert-jax-worker"
 _ALWAYS: Final = ("etils[epath]", "gcsfs", "numpy", "rich", "sentencex", "tokenizers")
 _FILES: Final = (
-    "errors.py", "exit_codes.py", "extensions/*.py", "storage/*.py", "data_pipeline/**/*.py"
+    "errors.py", "exit_codes.py", "extensions/*.py", "storage/*.py", "data_pipeline/**/*.py",
+    "data_pipeline/**/*.toml",
 )  # fmt: skip
 _SETUP: Final = """from setuptools import setup
 
-setup(name={name!r}, version={version!r}, packages={packages!r}, install_requires={requires!r})
+setup(
+    name={name!r}, version={version!r}, packages={packages!r}, install_requires={requires!r},
+    package_data={{"": ["*.toml"]}},
+)
 """
 
 
