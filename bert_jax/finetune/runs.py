@@ -13,6 +13,7 @@ from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.training import loop
 from bert_jax.training.options import DEFAULTS, RunOptions
+from bert_jax.training.resolve import naming_modules
 from bert_jax.workdir.layout import Workdir
 
 
@@ -38,7 +39,8 @@ def finetune(
         UserError: the task, the configuration and the workdir are not compatible.
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
-    data = data or open_task(config, Workdir.open(folder))
+    with naming_modules(folder):  # of the kind of task
+        data = data or open_task(config, Workdir.open(folder))
     loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data
 

@@ -49,17 +49,17 @@ def read_config(
         offline: nothing in a bucket is read.
 
     Raises:
-        UserError: as `files.read_config`, `find_architecture` and `_naming_modules`.
+        UserError: as `files.read_config`, `find_architecture` and `naming_modules`.
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None
     model_of = functools.partial(find_architecture, workdir=workdir)
-    with _naming_modules(workdir):
+    with naming_modules(workdir):
         return files.read_config(values, model_of, offline=offline)
 
 
 @contextlib.contextmanager
-def _naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
+def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
     """Turns an error, such as of an unknown name, into one that names the user's modules which the
     run in a workdir needs, if one is missing."""
     try:
@@ -95,8 +95,7 @@ def resolve(
     config, is_task = budget.config, bool(config.task.name)
     if not is_task:  # before another store than the run's is verified, which may take hours
         claim.check_before_start(workdir, config)
-    with _naming_modules(workdir.path):  # of the kind of task
-        data = open_data(config)
+    data = open_data(config)
     config = data.configured(config)
     if is_task:  # its files have decided its steps
         claim.check_before_start(workdir, config)
