@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 from gcs_emulator import Emulator
+from rows import without_users_rows
+from users_modules import SUBTITLES, write
 
 from bert_jax import cli
 from bert_jax.data_pipeline.sources import cutting, find, parse_source
@@ -118,6 +120,20 @@ def test_the_store_has_the_same_bytes(corpus: list[str], tmp_path: Path) -> None
     assert "Traceback" not in said
     assert contents(tmp_path / "store") == clean([*corpus, "--dedup=near"], tmp_path)
     assert not (tmp_path / ".store.building").exists()
+
+
+@with_beam
+def test_workers_have_the_module_of_a_user(corpus: list[str], tmp_path: Path) -> None:
+    write(tmp_path, "subtitles.py", SUBTITLES)
+    (tmp_path / "said").mkdir()
+    for number in range(12):
+        (tmp_path / f"said/{number}.srt").write_text("1\nab c.\n" * 400 + f"{LETTERS[number]}.\n")
+    flags = [f"--source=subtitles:{tmp_path}/said", corpus[1], "--module=subtitles.py"]
+    code, said = built(tmp_path, *flags, "--out=store", "--runner=beam", "--", *TWO_PROCESSES)
+    assert code == 0, said
+    with without_users_rows():
+        flags[2] = f"--module={tmp_path}/subtitles.py"
+        assert contents(tmp_path / "store") == clean(flags, tmp_path)
 
 
 @with_beam
