@@ -175,11 +175,14 @@ def _absolute(path: Path) -> Path:
 def _build(
     unit: Unit,
     versions: Mapping[str, Mapping[str, Any]],
-    modules: Sequence[Module],
     failure: str,
+    modules: Sequence[Module] = (),
 ) -> None:
     """Builds a shard, on a worker. What the user has to mend is written to `failure`: otherwise a
-    runner would try again, and report it as the end of a traceback."""
+    runner would try again, and report it as the end of a traceback.
+
+    modules: of the user, that add rows.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with _one_at_a_time:
         try:
