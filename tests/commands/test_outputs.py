@@ -124,7 +124,8 @@ def inputs(verb: str, path: str) -> Iterator[list[str]]:
     """The words by which a command reads a path, one by one."""
     values = parsed(verb)
     for name in values:
-        if values[name] in paths._inputs and name != "data_dir":
+        # A module is a file of Python, which has no mark of ours: it is never replaced.
+        if values[name] in paths._inputs and name not in ("data_dir", "module"):
             yield [f"--{name}={'books:' if name in ('source', 'data') else ''}{path}"]
     if "config" in values:
         config, keys = "tiny", ("data.store", "init", "task.data", "task.held_out")
