@@ -98,16 +98,15 @@ class Predictor:
         lengths = encoded.lengths.reshape(-1, encoded.sequences)
         order = np.argsort(lengths.max(1), kind="stable")
         found = [np.empty(0, np.float32)] * len(order)
+        all_or_first = slice(None) if encoded.sequences > 1 else 0
         rows = rounded_up(batch_size, jax.local_device_count())
         for first in range(0, len(order), rows):
             chosen = order[first : first + rows].tolist()
             batch = shard_rows(self._batch(encoded, chosen, rows))
             logits = np.asarray(self._logits(self._params, batch))
             for line, example in enumerate(chosen):
-                if self.kind.per_token:
-                    found[example] = logits[line, : lengths[example, 0]]
-                else:
-                    found[example] = logits[line] if encoded.sequences > 1 else logits[line, 0]
+                own = slice(int(lengths[example, 0])) if self.kind.per_token else all_or_first
+                found[example] = logits[line, own]
         if not all(np.isfinite(one).all() for one in found):
             raise UserError("the model outputs NaN or infinite values; give an earlier step")
         return found
