@@ -201,7 +201,7 @@ def finetune(options: argparse.Namespace, task: Task, start: Sequence[str], seed
         flags.append(f"--cpu_devices={options.cpu_devices}")
     digest = hashlib.sha256("\n".join(flags).encode()).hexdigest()[:16]
     workdir = options.out.resolve() / f"{task.name}-{digest}"
-    predictions, log = workdir / "predictions.tsv", workdir.with_suffix(".log")
+    predictions, log = workdir.with_suffix(".tsv"), workdir.with_suffix(".log")
     if not predictions.exists():
         run_command(["finetune", *flags, f"--workdir={workdir}"], log)
         words = [f"--model={workdir}", *task.held_out, f"--out={predictions}"]

@@ -60,12 +60,19 @@ def killed(command: Sequence[str], output: Path, workdir: Path, moments: random.
     return process.wait() == -signal.SIGKILL
 
 
+TASK = pytest.mark.parametrize("task", ["rte", "multiple_choice"])
+
+
 @pytest.mark.slow
 @pytest.mark.processes
-def test_killed_at_random_moments_it_resumes_to_the_same_bits(config: Path, tmp_path: Path) -> None:
+@TASK
+def test_killed_at_random_moments_it_resumes_to_the_same_bits(
+    config: Path, tmp_path: Path, task: str
+) -> None:
     whole, other = tmp_path / "whole/run", tmp_path / "killed/run"
-    finished(words(config, whole, "--cpu_devices=1"), tmp_path / "whole.txt")
-    command, output = words(config, other, "--cpu_devices=1"), tmp_path / "killed.txt"
+    flags = ("--cpu_devices=1", f"--config.task.name={task}")
+    finished(words(config, whole, *flags), tmp_path / "whole.txt")
+    command, output = words(config, other, *flags), tmp_path / "killed.txt"
     seed = random.randrange(2**32)
     moments, kills = random.Random(seed), 0
     while kills < KILLS and killed(command, output, other, moments):
@@ -81,17 +88,19 @@ def test_killed_at_random_moments_it_resumes_to_the_same_bits(config: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_two_processes_train_as_one_does(config: Path, tmp_path: Path) -> None:
+@TASK
+def test_two_processes_train_as_one_does(config: Path, tmp_path: Path, task: str) -> None:
     """Equal up to the order of sums, which are over two processes or two devices."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = ("--cpu_devices=1", f"--coordinator={address}", "--num_processes=2")
+    named = f"--config.task.name={task}"
+    flags = (named, "--cpu_devices=1", f"--coordinator={address}", "--num_processes=2")
     jobs = [
         started(words(config, tmp_path / "two", *flags, f"--process_id={i}"), tmp_path / f"{i}.txt")
         for i in range(2)
     ]
     assert [job.wait(LIMIT) for job in jobs] == [DONE, DONE], (tmp_path / "0.txt").read_text()
-    finished(words(config, tmp_path / "one", "--cpu_devices=2"), tmp_path / "one.txt")
+    finished(words(config, tmp_path / "one", named, "--cpu_devices=2"), tmp_path / "one.txt")
     (one,), (two,) = (
         json.loads((tmp_path / name / "results.json").read_text())["runs"]
         for name in ("one", "two")

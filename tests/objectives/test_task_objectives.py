@@ -13,7 +13,7 @@ from small import COMPUTE
 
 from bert_jax.config.task_model import HeadConfig
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.pretraining_model import declare, encoder_rows
 from bert_jax.objectives.registry import OBJECTIVES, task_of
 from bert_jax.objectives.total import all_sums, denominators, summarize
 
@@ -85,6 +85,15 @@ def test_the_loss_of_choices_is_the_cross_entropy_over_the_sequences_of_an_examp
     )
     labels = {"labels": choices, "label_weights": W}
     assert found == pytest.approx(summary("single_label_classification", X, labels))
+
+
+def test_the_encoder_reads_a_strip_in_each_row():
+    """Of whole rows the losses would be the same, but attention would cost as many times as much."""
+    batch = task_batch(task_config("bert", "multiple_choice"))
+    B, C, S = batch["input_ids"].shape
+    assert C > 1
+    for name, values in encoder_rows(batch).items():
+        np.testing.assert_array_equal(values, batch[name].reshape(B * C, S), err_msg=name)
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "multiple_choice"])
