@@ -88,7 +88,7 @@ def test_the_loss_of_choices_is_the_cross_entropy_over_the_sequences_of_an_examp
 
 
 def test_the_encoder_reads_a_strip_in_each_row():
-    """Of whole rows the losses would be the same, but attention would cost as many times as much."""
+    """Of whole rows the losses would be the same, but attention would cost several times more."""
     batch = task_batch(task_config("bert", "multiple_choice"))
     B, C, S = batch["input_ids"].shape
     assert C > 1
