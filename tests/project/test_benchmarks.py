@@ -398,6 +398,7 @@ def test_a_question_has_its_paragraph_among_others_of_the_article(tmp_path: Path
         assert found.tolist() == [int(row["label"]) for row in table]
 
 
+@pytest.mark.processes
 def test_the_intervals_of_an_ablation_are_timed() -> None:
     done = run("ablation_statistics.py", "--examples=40", "--documents=8", "--resamples=100")
     assert done.returncode == 0, done.stderr
