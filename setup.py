@@ -157,6 +157,7 @@ setup(
     ],
     package_data={
         "bert_jax": ["py.typed"],
+        "bert_jax.config": ["unknown_keys.toml"],
         "bert_jax.data_pipeline.text": ["wikitext_words.toml"],
         "bert_jax.launch.tpu.agent": ["startup.sh"],
     },

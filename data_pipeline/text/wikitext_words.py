@@ -7,8 +7,6 @@ text: `{1}` is its first unnamed argument, `{-1}` the last, `{*}` all of them jo
 first of these that is not empty. A tuple has the patterns for one, two, … unnamed arguments.
 """
 
-# ruff: noqa: RUF001  (words and signs of many languages)
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +31,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word.strip() for line in text.strip().split("\n") for word in line.split(","))
 
 
-def _all(text: str, pattern: Pattern) -> dict[str, Pattern]:
-    return dict.fromkeys(_words(text), pattern)
-
-
 _TABLE: Final[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
@@ -50,66 +44,13 @@ BY_LANGUAGE: Final = {
     for language, texts in _TABLE["languages"].items()
 }
 
-# {{convert|5|to|10|km|mi}}: the values and their first unit, "5 to 10 km".
+# Patterns that are no text, see the table.
 CONVERT: Final = "convert"
-# {{as of|2014|5|lc=y}}: "as of 2014".
 AS_OF: Final = "as of"
-# {{formatnum:1000}}: what follows the colon.
 AFTER_COLON: Final = ":"
 
 KEPT_TEMPLATES: Final[dict[str, Pattern]] = {
-    **_all("convert, cvt, conv", CONVERT),
-    **_all("as of, asof", AS_OF),
-    **_all("formatnum:*", AFTER_COLON),
-    **_all(
-        """
-        nowrap, nobr, nobreak, nwr, j, small, smaller, big, bigger, larger, em, strong, sub, sup
-        center, nobold, noitalic, normal, underline, mono, code, tt, kbd, samp, var, mvar
-        smallcaps, sc, sc2, abbr, abbreviation, abbrv, tooltip, sic, not a typo, notatypo, typo
-        as written, proper name, ill, interlanguage link, illm, vanchor, visible anchor, angbr
-        angle bracket, iast, unicode, script/*, polytonic, hebrew, flag, flagcountry, flagu, nts
-        formatnum, chem2, railgauge, track gauge
-        """,
-        "{1}",
-    ),
-    **_all("lang-*", "{1|text}"),
-    **_all("lang, langx, script, color, colour, font color", "{2|text}"),
-    **_all("transl, transliteration, resize", "{-1}"),
-    **_all("chem, linktext", "{*}"),
-    **_all("nihongo, nihongo2, nihongo3, nihongo krt", "{1|3|2}"),
-    **_all(  # quotations are paragraphs
-        """
-        quote, quotation, blockquote, block quote, cquote, bquote, centered quote, poem quote
-        poemquote
-        """,
-        "\n{text|quote|content|1}\n",
-    ),
-    **_all("music", "-{1}"),
-    **_all("circa, c., ca.", "c. {1}"),
-    **_all("floruit, fl.", "fl. {1}"),
-    **_all("frac, fraction, sfrac", ("1/{1}", "{1}/{2}", "{1} {2}/{3}")),
-    **_all("ship", "{1} {2}"),
-    **_all("sclass, sclass2", "{1}-class {2}"),
-    **_all("uss", "USS {1}"),
-    **_all("hms", "HMS {1}"),
-    **_all("ss", "SS {1}"),
-    **_all("us$, usd", "US${1}"),
-    **_all("gbp, £", "£{1}"),
-    **_all("eur, €", "€{1}"),
-    **_all("inr, indian rupee", "₹{1}"),
-    # Templates that stand for a character.
-    **_all("nbsp, space, spaces, thinsp, thin space, hair space, zwsp, wbr, shy", " "),
-    **_all("ndash, en dash, endash, --", "–"),
-    **_all("mdash, em dash, emdash, mdashb, ---", "—"),
-    **_all("spaced ndash, spaced en dash, spndash, snd, snds, spnd", " – "),
-    **_all("spaced mdash, spaced em dash", " — "),
-    **_all("', apostrophe", "'"),
-    **_all("'s", "'s"),
-    **_all("' \"", "'\""),
-    **_all("\" '", "\"'"),
-    **_all("dot, ·, middot", " · "),
-    **_all("times, ×", "×"),
-    **_all("okina", "ʻ"),
-    **_all("pi", "π"),
-    **_all("=", "="),
+    name: tuple(row["leaves"]) if isinstance(row["leaves"], list) else row["leaves"]
+    for row in _TABLE["kept_templates"]
+    for name in _words(row["names"])
 }

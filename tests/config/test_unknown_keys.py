@@ -13,15 +13,15 @@ KEYS = flatten(to_dict(Config()))
 
 
 def test_every_translation_names_a_key() -> None:
-    assert set(unknown_keys._OTHER_NAMES) <= set(KEYS)
-    for text in unknown_keys._ADVICE.values():
+    assert set(unknown_keys._TABLE["keys"]) <= set(KEYS)
+    for text in unknown_keys._TABLE["advice"].values():
         words = [word.rstrip(",:;").partition("=")[0] for word in text.split()]
         keys = [word.removeprefix("{}") for word in words if word.startswith("{}")]
         assert set(keys) <= set(KEYS)
 
 
 def test_no_name_has_two_translations() -> None:
-    names = " ".join([*unknown_keys._OTHER_NAMES.values(), *unknown_keys._ADVICE]).split()
+    names = " ".join([*unknown_keys._TABLE["keys"].values(), *unknown_keys._TABLE["advice"]]).split()
     assert len(names) == len(set(names))
 
 
