@@ -139,9 +139,7 @@ def _step_functions_are_shared() -> Iterator[None]:
     from shared_steps import shared_step_functions
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("setup", "evaluate"):
-            name = f"bert_jax.training.{module}.make_step_functions"
-            patch.setattr(name, shared_step_functions)
+        patch.setattr("bert_jax.training.step.make_step_functions", shared_step_functions)
         yield
 
 

@@ -28,11 +28,11 @@ from bert_jax.objectives.pretraining_model import part_of
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
+from bert_jax.training import step as step_module
 from bert_jax.training.batches import held_out_config
 from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.training.held_out import HeldOut
 from bert_jax.training.per_example import PerExample
-from bert_jax.training.step import make_step_functions
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
@@ -231,7 +231,9 @@ class _Measure:
             compute = dataclasses.replace(compute, attention="auto")
         eval_config = dataclasses.replace(eval_config, mesh=mesh, compute=compute)
         self._mesh = make_mesh(mesh, devices[:count])
-        self._program = make_step_functions(eval_config, self._mesh, self.held_out.corpus)
+        self._program = step_module.make_step_functions(
+            eval_config, self._mesh, self.held_out.corpus
+        )
 
     def evaluate(
         self, params: dict, bar: Any, *, by_example: bool = False

@@ -23,9 +23,10 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
+from bert_jax.training import step as step_module
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
-from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.training.step import StepFunctions
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
 
@@ -142,7 +143,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
-    program = make_step_functions(config, mesh, phases[0].data.held_out.corpus)
+    program = step_module.make_step_functions(config, mesh, phases[0].data.held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, data, program, mesh, phases, description, job, initial)
 
@@ -158,7 +159,7 @@ def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
         run,
         config=config,
         phases=phases,
-        program=make_step_functions(config, run.mesh, phases[0].data.held_out.corpus),
+        program=step_module.make_step_functions(config, run.mesh, phases[0].data.held_out.corpus),
         description=run.description | {"config": recorded(config)},
     )
 

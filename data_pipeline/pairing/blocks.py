@@ -34,7 +34,6 @@ from typing import Final
 import numpy as np
 
 from bert_jax.data_pipeline.pairing.lengths import (
-    BLOCK,
     Examples,
     Texts,
     address,
@@ -182,7 +181,7 @@ def make_blocks(
     state = (0, 0, 0, most, 0)
     open_starts, open_lengths = np.empty(0, np.int64), np.empty(0, np.int32)
     for turn in range(visits.max(initial=0)):
-        for first, stop in texts.blocks(BLOCK):
+        for first, stop in texts.blocks():
             begin, end = texts.document_sentences[first], texts.document_sentences[stop]
             # A piece is a sentence, the end of a document, or a full block of an overlong sentence.
             tokens = address(texts, end) - address(texts, begin)

@@ -73,11 +73,11 @@ class Texts(NamedTuple):
     def documents(self) -> int:
         return len(self.document_sentences) - 1
 
-    def blocks(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yields consecutive ranges of documents with at most `size` sentences, or one document."""
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Yields consecutive ranges of documents of at most `BLOCK` sentences, or one document."""
         first = 0
         while first < self.documents:
-            most = self.document_sentences[first] + size
+            most = self.document_sentences[first] + BLOCK
             reach = int(np.searchsorted(self.document_sentences, most, "right")) - 1
             stop = max(first + 1, reach)
             yield first, stop

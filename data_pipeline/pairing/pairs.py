@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 
 from bert_jax.data_pipeline.pairing.lengths import (
-    BLOCK,
     Examples,
     Pools,
     Texts,
@@ -169,7 +168,7 @@ def make_pairs(
     """
     most, limit = seq_length - SPECIALS, threshold(short_seq_prob)
     for turn in range(visits.max(initial=0)):
-        for first, stop in texts.blocks(BLOCK):
+        for first, stop in texts.blocks():
             # Each example consumes at least one sentence, its A.
             lines = int(texts.document_sentences[stop] - texts.document_sentences[first])
             table = np.empty((lines, _COLUMNS), np.int64)

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from bert_jax.data_pipeline.sources import finding, formats
-from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES, cut_file
+from bert_jax.data_pipeline.sources import cutting, finding, formats
+from bert_jax.data_pipeline.sources.cutting import cut_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.dump_pages import Page, Pages, read_pages
 from bert_jax.data_pipeline.sources.finding import Found
@@ -60,7 +60,7 @@ def _is_alone(path: Path) -> bool:
     cut."""
     suffix = path.suffix.lower()
     with read_errors(path, "download it again"):
-        if suffix not in COMPRESSED or size_of(path) <= RANGE_BYTES:
+        if suffix not in COMPRESSED or size_of(path) <= cutting.RANGE_BYTES:
             return False
         if suffix != ".bz2":
             return True

@@ -21,7 +21,9 @@ def test_every_translation_names_a_key() -> None:
 
 
 def test_no_name_has_two_translations() -> None:
-    names = " ".join([*unknown_keys._TABLE["keys"].values(), *unknown_keys._TABLE["advice"]]).split()
+    names = " ".join(
+        [*unknown_keys._TABLE["keys"].values(), *unknown_keys._TABLE["advice"]]
+    ).split()
     assert len(names) == len(set(names))
 
 

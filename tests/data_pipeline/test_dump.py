@@ -98,7 +98,6 @@ def test_one_stream_and_streams_that_begin_inside_pages_are_one_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "RANGE_BYTES", 100)
-    monkeypatch.setattr(dump, "RANGE_BYTES", 100)
     text = (HEAD + "".join(articles(60)) + END).encode()
     pieces = [text[at : at + 999] for at in range(0, len(text), 999)]
     for name, data in (

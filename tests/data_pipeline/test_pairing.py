@@ -201,7 +201,7 @@ def test_blocks_of_documents_change_nothing(monkeypatch):
     spec = PlanSpec(48)
     whole = pairs_of(make_plan(split_of(documents), spec, 0))
     monkeypatch.setattr(
-        "bert_jax.data_pipeline.pairing.pairs.BLOCK", 15
+        "bert_jax.data_pipeline.pairing.lengths.BLOCK", 15
     )  # below the largest document
     assert pairs_of(make_plan(split_of(documents), spec, 0)) == whole
 

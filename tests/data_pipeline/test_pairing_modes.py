@@ -244,8 +244,7 @@ def test_blocks_of_documents_change_nothing(mode, monkeypatch):
     if mode in FAIRSEQ:
         specs.append(dataclasses.replace(specs[0], separators="sentences"))
     whole = [make_plan(split, spec, 0) for spec in specs]
-    for module in ("pairs", "blocks"):
-        monkeypatch.setattr(f"bert_jax.data_pipeline.pairing.{module}.BLOCK", 15)
+    monkeypatch.setattr("bert_jax.data_pipeline.pairing.lengths.BLOCK", 15)
     parts = [make_plan(split, spec, 0) for spec in specs]
     for name in ("piece_start", "piece_length", "piece_segment", "example_pieces"):
         for one, other in zip(parts, whole, strict=True):

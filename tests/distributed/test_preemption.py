@@ -22,7 +22,7 @@ from bert_jax.distributed.rendezvous import Roster
 from bert_jax.errors import StoppedError
 from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ActivityClock
-from bert_jax.training import setup
+from bert_jax.training import step as step_module
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
 from bert_jax.training.profiling import Profiler
@@ -367,7 +367,7 @@ def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Profiler, "run", run)
     # Not the step that other tests of this process have compiled.
-    monkeypatch.setattr(setup, "make_step_functions", make_step_functions)
+    monkeypatch.setattr(step_module, "make_step_functions", make_step_functions)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         with pytest.raises(StoppedError):
