@@ -113,6 +113,7 @@ def config_of(config):
     return config.replace({"data.masking": "every_third", "log_every_steps": 1})
 
 
+@pytest.mark.slow
 def test_a_run_with_it_resumes_with_the_same_bits_and_is_exported(tmp_path):
     config = config_of(small_config(small_store(tmp_path / "store")))
     pretrain(config, tmp_path / "whole")

@@ -153,7 +153,7 @@ FORMS = {
 USUAL = [
     ("rte", "padded"), ("rte", "8 devices"),
     ("tagging", "padded on 8 devices"), ("question_answering", "padded on 8 devices"),
-    ("multiple_choice", "padded on 8 devices"), ("multiple_choice", "accumulated"),
+    ("multiple_choice", "padded on 8 devices"),
 ]  # fmt: skip
 
 

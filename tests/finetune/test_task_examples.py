@@ -16,7 +16,10 @@ from bert_jax.training import evaluate, per_example
 COUNTED = {"rte": DEV, "question_answering": 26}  # the number of windows
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param(t, marks=[pytest.mark.slow] * (t == "multiple_choice")) for t in TASKS],
+)
 def test_the_sums_are_those_of_the_run(task: str, tmp_path: Path) -> None:
     """And a value that is out of place would not be that of its example alone."""
     folder = write_task(tmp_path / "task")

@@ -40,6 +40,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 def test_a_kind_of_one_file_is_trained_resumed_predicted_and_exported(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

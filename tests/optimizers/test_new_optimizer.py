@@ -87,6 +87,7 @@ def test_it_is_known_by_its_name(store: TokenStore) -> None:
         lion(small_config(store), name="loin")
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_is_exported(
     store: TokenStore, tmp_path: Path
 ) -> None:
