@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, the machine, interleaved rounds, stores, a training step, and
+"""Shared by the benchmarks: options, the machine, interleaved rounds, stores, a training step, and
 contenders in processes of their own.
 
 The comparing process has a pipe to each contender: it writes a number of steps and reads a line of

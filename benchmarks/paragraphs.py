@@ -1,4 +1,4 @@
-"""Which of four paragraphs of an article answers a question: a table of multiple choice, and BM25.
+"""A table of multiple choice, which of four paragraphs of an article answers a question, and BM25.
 
 Made from questions in SQuAD's form: each with its own paragraph and three others of the same
 article, in an order drawn at random. Every tenth article is held out whole.

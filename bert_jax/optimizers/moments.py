@@ -16,7 +16,7 @@ from bert_jax.ops.hashing import fold_key, hash32
 
 
 def is_of(fields: Collection[str], path: tuple[Any, ...]) -> bool:
-    """Whether the array at a path of a state is in one of these fields."""
+    """Returns whether the array at a path of a state is in one of these fields."""
     names = {key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)}
     return not names.isdisjoint(fields)
 

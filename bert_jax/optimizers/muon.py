@@ -98,7 +98,7 @@ def sides(names: Sequence[str]) -> tuple[list[int], list[int]] | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How an array becomes a stack of matrices: its dimensions reordered, and some merged.
+    """A reshaping of an array to a stack of matrices: dimensions reordered, and some merged.
 
     groups: dimensions to merge into one: of the stack, of rows, of columns.
     rows: number of groups after the first that are rows; the others are columns.

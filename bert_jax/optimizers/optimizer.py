@@ -1,4 +1,4 @@
-"""What an optimizer consists of, and the chain that it is a part of.
+"""The row of an optimizer, and the chain of transformations that it is a part of.
 
 Line numbers refer to google-research/bert. The optimizers do not apply the learning rate: the step
 computes params - rate·update, and the rate is a function of the run's step alone (schedule.py). So

@@ -109,7 +109,7 @@ class Layout:
         return f"{prefix}{self.class_of(heads).ending}"
 
     def computes_otherwise(self, head: str) -> bool:
-        """Whether the class with a head computes otherwise than our models."""
+        """Returns whether the class with a head computes otherwise than our models."""
         return any(head in _CLASSES[ending] for ending in self.without)
 
     def _classes(self) -> list[HeadClass]:
