@@ -141,6 +141,17 @@ def test_no_files_import_one_another() -> None:
 
 
 @for_every(MODULES)
+def test_docstrings_are_sentences(path: Path) -> None:
+    """They say what a thing is or does, in a noun phrase or with a verb."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in (node for node in ast.walk(tree_of(path)) if isinstance(node, documented)):
+        first = (ast.get_docstring(node) or "").partition(" ")[0]
+        assert first not in ("What", "Of", "Where", "Whether", "How", "Which", "As"), (
+            f"{name_of(path)}: a docstring begins with {first}"
+        )
+
+
+@for_every(MODULES)
 def test_libraries_are_imported_where_they_may_be(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports_of(path)}
     if path.relative_to(ROOT).parts[0] != "bert_jax" or room_of(path) in GROUND:
