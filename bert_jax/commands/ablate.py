@@ -36,9 +36,11 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     from bert_jax.ablation.layout import AblationDir
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import plain
+    from bert_jax.extensions.registry import added
 
     ablation = spec.read(plain(values.config))
-    modules = [f"--module={os.path.abspath(path)}" for path in values.module]
+    paths = [*map(os.path.abspath, values.module), *(each.path for each in added())]
+    modules = [f"--module={path}" for path in dict.fromkeys(paths) if path]
     workdir = AblationDir.open(values.workdir)
     spec.shard_of([], values.shard)
     if workdir.record.exists() or not values.plan:

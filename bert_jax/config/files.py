@@ -43,7 +43,7 @@ def define_config(
 ) -> None:
     """Defines `--config` and the overrides found in argv.
 
-    default: a shipped name. ablation: the command takes ablations, see `resolve`.
+    default: a shipped name. ablation: the command takes ablations, see `with_paths`.
     """
     kind, names, example = "config", shipped(), "model.hidden_size=512"
     if ablation:
@@ -90,6 +90,8 @@ def joined(argv: Sequence[str]) -> list[str]:
         name = word.lstrip("-")
         if name in _JOINED and word in (f"--{name}", f"-{name}") and i + 1 < len(words):
             words[i : i + 2] = [f"--{name}={words[i + 1]}", ""]
+        elif word.startswith("-") and name.partition("=")[0].partition(".")[0] in _JOINED:
+            words[i] = f"--{name}"
     return [word for word in words if word]
 
 

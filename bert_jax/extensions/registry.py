@@ -7,11 +7,12 @@ what a run or a store was made with records which module that was.
 
 import importlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from bert_jax.errors import UserError
-from bert_jax.extensions.modules import Module, module_of, repeat
+from bert_jax.extensions.modules import Module, execute, module_of, repeat
 
 Row = TypeVar("Row")
 _registries: "Final[dict[str, Registry[Any]]]" = {}  # by `what`
@@ -24,10 +25,13 @@ class Registry(Mapping[str, Row]):
         what: a row is, for messages: "kind of masking".
         rows: the project's own, "module:NAME" by name.
         key: of the setting of a run that names a row: "data.masking"; "" if none does.
+        reserved: other names that no row may have.
     """
 
-    def __init__(self, what: str, rows: Mapping[str, str], key: str = "") -> None:
-        self.what, self.key = what, key
+    def __init__(
+        self, what: str, rows: Mapping[str, str], key: str = "", reserved: Collection[str] = ()
+    ) -> None:
+        self.what, self.key, self._reserved = what, key, reserved
         self._rows = dict[str, Any](rows)
         self._modules = dict[str, Module]()  # of the rows that users added
         _registries[what] = self
@@ -50,10 +54,13 @@ class Registry(Mapping[str, Row]):
 
     def add(self, name: str, row: Row) -> None:
         """Adds a row of a user's module, which may be executed again; UserError if another one, or
-        the project, has a row of this name."""
+        the project, has a row of this name, or if it is none of letters, digits and "_"."""
+        if not re.fullmatch(r"\w+", name):
+            raise UserError(f"{self.what} {name!r}: a name has letters, digits and '_' alone")
         module = self._modules.get(name)
         caller = module_of(inspect.stack(0)[1].frame)
-        if name in self._rows and (module is None or module.path != caller.path):
+        is_same = module and (module.path == caller.path or module.data == caller.data)
+        if name in self._reserved or (name in self._rows and not is_same):
             of = f" in {module.path}" if module and module.path else ""
             raise UserError(f"{self.what} {name!r} exists{of}; give yours another name")
         self._rows[name], self._modules[name] = row, caller
@@ -74,6 +81,8 @@ def repeat_all(modules: Iterable[Module]) -> None:
     for module in modules:
         if module not in added():
             repeat(module)
+        if module not in added() and module.path:  # another one, or a newer file, was imported
+            execute(module)
 
 
 def used_rows(settings: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -81,11 +90,13 @@ def used_rows(settings: Mapping[str, Any]) -> list[dict[str, str]]:
 
     settings: of a run, by key: "data.masking".
     """
-    return [
-        {"what": registry.what, "row": name, "module": module.name, "sha256": module.sha256}
-        for registry in _registries.values()
-        if (name := settings.get(registry.key)) and (module := registry.module_of(name))
-    ]
+    used = []
+    for registry in _registries.values():
+        name = settings.get(registry.key)
+        if name and (module := registry.module_of(name)):
+            about = {"key": registry.key, "what": registry.what, "row": name}
+            used.append({**about, "module": module.name, "sha256": module.sha256})
+    return used
 
 
 def check_rows(rows: Iterable[Mapping[str, str]]) -> None:
@@ -96,7 +107,7 @@ def check_rows(rows: Iterable[Mapping[str, str]]) -> None:
     """
     missing, others = [], []
     for row in rows:
-        registry = _registries.get(row["what"])
+        registry = next((each for each in _registries.values() if each.key == row["key"]), None)
         module = registry.module_of(row["row"]) if registry else None
         if module and module.sha256 == row["sha256"]:
             continue

@@ -92,6 +92,9 @@ def task_of(head: HeadConfig) -> str:
     """
     if head.name != SINGLE_LABEL.head:
         return tasks_with(head.name)[0]
+    known = tasks_with(SINGLE_LABEL.head)
+    if head.problem_type and head.problem_type not in known:
+        raise UserError(f"problem_type={head.problem_type!r}{nearest(head.problem_type, known)}")
     return head.problem_type or (REGRESSION if len(head.labels) == 1 else SINGLE_LABEL).name
 
 

@@ -22,12 +22,12 @@ from absl import flags
 from etils import epath
 
 from bert_jax.config import files
-from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.files import check_links, read_json
 from bert_jax.errors import UserError
+from bert_jax.extensions.registry import check_rows
 from bert_jax.storage.remote import is_remote
 from bert_jax.training import claim
 from bert_jax.workdir import description
@@ -66,7 +66,10 @@ def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
         yield
     except UserError:
         if workdir is not None and description.has_config_json(run := Workdir.open(workdir)):
-            settings_of(description.read(run))
+            rows: Any = ()
+            with contextlib.suppress(UserError):  # the error itself says more
+                rows = description.read(run).get("modules", ())
+            check_rows(rows)
         raise
 
 

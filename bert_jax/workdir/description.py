@@ -158,7 +158,7 @@ _FORM: Final = {
     "adopted?": [{"state": str}],
     "time_budget?": _is_budget,
     "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},
-    "modules?": [dict.fromkeys(("what", "row", "module", "sha256"), json_record.text)],
+    "modules?": [dict.fromkeys(("key", "what", "row", "module", "sha256"), json_record.text)],
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
     "step_flops?": [_is_positive_number],

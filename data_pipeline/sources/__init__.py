@@ -39,6 +39,7 @@ KINDS: Final[Registry[Kind]] = Registry(
         "tfds": f"{_HERE}.tfds:KIND",
         "python": f"{_HERE}.python_docs:KIND",
     },
+    reserved=("documents",),
 )
 # Kinds whose files bert-jax writes: not for the command line.
 _WRITTEN: Final[Registry[Kind]] = Registry("written kind", {"documents": f"{_HERE}.documents:KIND"})

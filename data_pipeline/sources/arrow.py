@@ -57,9 +57,7 @@ def find(spec: SourceSpec) -> Found:
         about = [spec.path / _SPLITS] if splits else []
         return Found(files, {}, about=[*about, folder / _STATE])
     described = "Arrow files (.arrow)"
-    return finding.find(
-        spec, lambda path: path.suffix.lower() in _EXTENSIONS, described, text=False
-    )
+    return finding.find(spec, _is_own, described, text=False)
 
 
 def _is_own(path: Path) -> bool:

@@ -27,9 +27,7 @@ def find(spec: SourceSpec) -> Found:
     """Returns the Parquet files of the source."""
     check_arrow("Parquet files")
     described = "Parquet files (.parquet)"
-    return finding.find(
-        spec, lambda path: path.suffix.lower() in _EXTENSIONS, described, text=False
-    )
+    return finding.find(spec, _is_own, described, text=False)
 
 
 def _is_own(path: Path) -> bool:

@@ -335,7 +335,7 @@ def module_of(kind: str, out: Path | str, work: Sequence[str] = ()) -> str:
     """Returns the flag of the user's module that the store at `out`, or its unfinished build, read
     a kind of source with, and its digest; "" if unknown."""
     if (Path(out) / MANIFEST).is_file():
-        return settings_module(read_manifest(out)["build"], kind)
+        return settings_module(read_manifest(out).get("build") or {}, kind)
     return ShardFolders(Path(out), work).module_of(kind)
 
 

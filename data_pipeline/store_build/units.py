@@ -186,7 +186,13 @@ def module_of(settings: Mapping[str, Any], kind: str) -> str:
 
 
 def _first_change(old: Mapping[str, Any], new: Mapping[str, Any], besides: str = "") -> str | None:
+    modules = [
+        sorted(str(value) for name, value in each.items() if name.startswith(_MODULE))
+        for each in (old, new)
+    ]
+    same = modules[0] == modules[1]  # whatever its name is
     names = (name for name in {**old, **new} if name != besides)
+    names = (name for name in names if not (same and name.startswith(_MODULE)))
     return next((name for name in names if old.get(name) != new.get(name)), None)
 
 

@@ -23,6 +23,7 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"  # one worker is one core: the pool is t
 Job = TypeVar("Job")
 Report = Callable[[int], None]
 _counter: Any = None  # bytes done by all workers in total; set in each worker by `_start`
+_failed = ""  # why a module of the user could not be executed there
 
 
 def available_cores() -> int:
@@ -111,15 +112,20 @@ def _run_pool(
 
 def _start(counter: Any, modules: Sequence[Module]) -> None:
     """Initializes a worker process. modules: of the user, that add rows."""
-    repeat_all(modules)
-    global _counter
+    global _counter, _failed
     _counter = counter
+    try:
+        repeat_all(modules)
+    except Exception as error:  # user code may raise anything
+        _failed = f"{type(error).__name__}: {error}"
     os.environ[_PARALLELISM] = "false"
     # Ctrl-C reaches every process of the terminal; a worker ends without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _call(work: Callable[[Job, Report], None], job: Job) -> None:
+    if _failed:
+        raise UserError(f"a module fails in a worker process: {' '.join(_failed.split())}")
     work(job, _report)
 
 

@@ -10,8 +10,11 @@ from rows import with_row, without_users_rows
 from users_modules import THIRDS, command, error, write
 
 from bert_jax import cli
+from bert_jax.data_pipeline import sources
 from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.errors import UserError
 from bert_jax.extensions import registry
+from bert_jax.finetune.tasks import registry as tasks
 from bert_jax.storage.digest import file_digest
 
 CONFIG = """
@@ -77,6 +80,7 @@ def test_a_run_knows_its_module(folder: Path, capsys: pytest.CaptureFixture[str]
     assert command(capsys, *PRETRAIN, "--module=thirds.py")[0] == 0
     (row,) = json.loads((folder / "run/config.json").read_text())["modules"]
     assert row == {
+        "key": "data.masking",
         "what": "kind of masking",
         "row": "every_third",
         "module": "thirds.py",
@@ -188,6 +192,23 @@ def test_two_modules_cannot_add_one_name(folder: Path, capsys: pytest.CaptureFix
         f"--module=again.py: kind of masking 'every_third' exists in {folder}/thirds.py; give "
         "yours another name"
     )
+
+
+def test_one_file_in_two_places_is_one_module(folder: Path, capsys: pytest.CaptureFixture[str]):
+    """As in a bundle, where a config file and --module may bring it both."""
+    write(folder, "again.py", (folder / "thirds.py").read_text())
+    words = ("data", "inspect", "--store=store", "--module=thirds.py", "--module=again.py")
+    assert command(capsys, *words)[0] == 0
+
+
+def test_a_name_that_could_not_be_typed_is_refused():
+    with without_users_rows():
+        for name in ("a/b", "a@1", "a,b", "a:b", ""):
+            with pytest.raises(UserError, match="a name has letters, digits and '_' alone"):
+                MODES.add(name, MODES["token"])
+        for table, name in ((tasks.KINDS, "sst2"), (sources.KINDS, "documents")):
+            with pytest.raises(UserError, match=f"{name!r} exists; give yours another name"):
+                table.add(name, next(iter(table.values())))
 
 
 def test_help_and_choices_have_the_row(folder: Path, capsys: pytest.CaptureFixture[str]):

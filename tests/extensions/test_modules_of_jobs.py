@@ -20,6 +20,7 @@ from bert_jax.launch.gke.manifest import config_map
 from bert_jax.launch.slurm.backend import Slurm
 from bert_jax.launch.tpu.submission import ROOT, at_root
 
+BASE = "from bert_jax.configs.tiny import get_config\n"
 SMALL = (*SMALLEST, "--config.data.masking=every_third")
 
 
@@ -99,6 +100,20 @@ def test_the_runs_of_an_ablation_have_it(folder: Path, capsys):
     lines = [line for line in said.splitlines() if " pretrain " in line]
     assert len(lines) == 6
     assert all(line.endswith(f"--module={folder}/thirds.py") for line in lines)
+
+
+def test_rows_of_the_base_of_an_ablation_reach_what_measures_its_runs(folder: Path, capsys):
+    """`evaluate` of a run executes no config file."""
+    write(folder, "mine.py", THIRDS + BASE)
+    variants = {"token": {}, "thirds": {"data.masking": "every_third"}}
+    file = ablated.write(folder, variants=variants, measures=("single/token",))
+    write(folder, file.name, file.read_text().replace('base="tiny"', 'base="mine.py"'))
+    words = ("ablate", "run", f"--config={file}", "--config.store=store", "--workdir=A")
+    code, said = command(capsys, *words, "--plan", "--commands")
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if " pretrain " in line]
+    assert len(lines) == 6
+    assert all(line.endswith(f"--module={folder}/mine.py") for line in lines)
 
 
 def test_an_ablation_knows_its_module(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch):

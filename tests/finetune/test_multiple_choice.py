@@ -68,6 +68,11 @@ def test_examples_of_one_context_stay_together(tmp_path: Path) -> None:
             "row 3: label '3' is no choice: no number from 0 to 2",
         ),
         (TABLE.replace("\tb\n", "\t\n"), {}, "row 2: label '' is no choice"),
+        (
+            "q\t1\t0\tanswer\nWho?\tdal\tbel\t1\n",
+            {"choices": "1,0"},
+            "a label 1 may be the column of this name or choice 1, another column",
+        ),
         (TABLE, {"choices": "a,b,d"}, "no column 'd'"),
         (TABLE, {"choices": "a"}, "config.task.choices=a; give two or more columns"),
         (TABLE, {"choices": "a,b,a"}, "config.task.choices=a,b,a; give two or more columns"),

@@ -170,7 +170,12 @@ def _read(path: Path, columns: _Columns, *, labelled: bool) -> Examples:
     if labelled and not listed:
         raise UserError(f"{path}: no examples")
     numbers = {str(i): i for i in range(len(columns.choices))}
-    numbers |= {name: i for i, name in enumerate(columns.choices)}
+    for i, name in enumerate(columns.choices):
+        if numbers.setdefault(name, i) != i:
+            raise UserError(
+                f"{path}: a label {name} may be the column of this name or choice {name}, another "
+                "column; rename the columns of config.task.choices"
+            )
     examples = []
     for number, (row, values) in enumerate(listed):
         said = cleaned(values[columns.label]) if labelled else ""

@@ -22,6 +22,7 @@ KINDS: Final[Registry[TaskKind]] = Registry(
         "multiple_choice": f"{_HERE}.multiple_choice:MULTIPLE_CHOICE",
     },
     key="task.name",
+    reserved=glue.TASKS,
 )
 
 
