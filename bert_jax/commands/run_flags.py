@@ -85,7 +85,7 @@ def job_of(
     about = versions() | {
         "configuration": description.digest(config),
         "--cpu_devices": str(values.cpu_devices),
-        "--module": str(sorted((module.name, module.sha256) for module in added())),
+        "--module": ", ".join(sorted(f"{m.name} (sha256 {m.sha256[:12]}…)" for m in added())),
         **{f"--{name}": str(value) for name, value in others.items()},
         **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
     }
