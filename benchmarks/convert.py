@@ -27,11 +27,8 @@ _RUN = """
 import atexit, sys
 from pathlib import Path
 
-import harness
-
 status = Path(sys.argv.pop(1))
 atexit.register(lambda: status.write_text(Path("/proc/self/status").read_text()))
-import harness
 from bert_jax.cli import main
 
 sys.exit(main(sys.argv[1:]))
