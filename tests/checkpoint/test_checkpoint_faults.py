@@ -337,6 +337,7 @@ def on_two(what: str, workdir: Path) -> list[tuple[int, list[str], str]]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_save_what_one_restores_and_agree_on_what_is_good(tmp_path):
     """Arrays are sharded over both processes."""

@@ -102,6 +102,7 @@ def test_words_choose_without_a_pretrained_model() -> None:
     assert most_shared_words("Where is the ship?", ["A train.", "The ship is here."]) == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_seeds_predicts_and_is_exported(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "task")
     config = task_config(folder, task__name="multiple_choice")

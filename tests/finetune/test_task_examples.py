@@ -18,7 +18,10 @@ COUNTED = {"rte": DEV, "question_answering": 26}  # the number of windows
 
 @pytest.mark.parametrize(
     "task",
-    [pytest.param(t, marks=[pytest.mark.slow] * (t == "multiple_choice")) for t in TASKS],
+    [
+        pytest.param(t, marks=[pytest.mark.slow] * (t in ("multiple_choice", "question_answering")))
+        for t in TASKS
+    ],
 )
 def test_the_sums_are_those_of_the_run(task: str, tmp_path: Path) -> None:
     """And a value that is out of place would not be that of its example alone."""

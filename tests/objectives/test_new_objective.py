@@ -69,6 +69,7 @@ def new(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "half", HALF)
 
 
+@pytest.mark.slow
 def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, capsys):
     """Masked language modelling is not among a model's objectives where it is not asked for."""
     import dataclasses
