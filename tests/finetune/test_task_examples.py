@@ -13,6 +13,7 @@ from bert_jax.finetune.results import run_result
 from bert_jax.finetune.runs import finetune
 from bert_jax.training import evaluate, per_example
 
+SLOW = ("multiple_choice", "question_answering")
 COUNTED = {"rte": DEV, "question_answering": 26}  # the number of windows
 
 
