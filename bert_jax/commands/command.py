@@ -61,8 +61,8 @@ def _with_modules(words: Sequence[str]) -> list[str]:
 
     words = joined(words)
     for word in words:
-        if match := re.fullmatch("--?module=(.*)", word, re.DOTALL):
-            load(match[1])
+        if word.startswith("--module="):
+            load(word.removeprefix("--module="))
     return words
 
 

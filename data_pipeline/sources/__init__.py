@@ -24,6 +24,8 @@ from bert_jax.storage.files import path_of
 from bert_jax.storage.remote import is_remote
 
 _HERE: Final = "bert_jax.data_pipeline.sources"
+# Kinds whose files bert-jax writes: not for the command line.
+_WRITTEN: Final[Registry[Kind]] = Registry("written kind", {"documents": f"{_HERE}.documents:KIND"})
 # In the order in which they are guessed for a folder with files of several kinds.
 KINDS: Final[Registry[Kind]] = Registry(
     "source kind",
@@ -39,10 +41,8 @@ KINDS: Final[Registry[Kind]] = Registry(
         "tfds": f"{_HERE}.tfds:KIND",
         "python": f"{_HERE}.python_docs:KIND",
     },
-    reserved=("documents",),
+    reserved=_WRITTEN,
 )
-# Kinds whose files bert-jax writes: not for the command line.
-_WRITTEN: Final[Registry[Kind]] = Registry("written kind", {"documents": f"{_HERE}.documents:KIND"})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 

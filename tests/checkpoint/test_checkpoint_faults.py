@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_places import restored
 from etils import epath
 from runs import complete_steps, list_quarantined, read_meta
 from saving_process import STEPS, keeping, over, peers_of, place, state_of
@@ -43,16 +44,6 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
     finally:
         process.kill()
     return process.returncode, out.splitlines(), err
-
-
-def restored(workdir: Path) -> int:
-    """Returns the restored step; asserts that all bits are as saved."""
-    found = RunCheckpoints(Workdir.open(workdir), keeping(2)).restore_newest(ABSTRACT)
-    assert found is not None
-    step = found[1]["step"]
-    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
-        assert np.asarray(x).tobytes() == y.tobytes()
-    return step
 
 
 def save(checkpoints: RunCheckpoints, step: int) -> None:

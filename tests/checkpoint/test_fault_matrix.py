@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from checkpoint_places import Bucket, Disk, Place
+from checkpoint_places import Bucket, Disk, Place, restored, save
 from runs import all_steps, complete_steps, list_quarantined
-from saving_process import STEPS, keeping, over, state_of
+from saving_process import STEPS, keeping
 
 from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import DamagedError
@@ -26,8 +23,6 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.errors import StorageError
 from bert_jax.storage import retry
 from bert_jax.workdir.layout import Workdir
-
-ABSTRACT = over(jax.devices()[:1])[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,21 +166,6 @@ def three_saves(run: str) -> None:
     for step in STEPS:
         save(checkpoints, step)
     checkpoints.close()
-
-
-def save(checkpoints: RunCheckpoints, step: int) -> None:
-    checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
-    checkpoints.wait()
-
-
-def restored(run: str, *, strict: bool = False) -> int:
-    """The restored step; asserts that all bits are as saved."""
-    found = RunCheckpoints(Workdir.open(run), keeping(9)).restore_newest(ABSTRACT, strict=strict)
-    assert found is not None
-    step = found[1]["step"]
-    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
-        assert np.asarray(x).tobytes() == y.tobytes()
-    return step
 
 
 def quarantined(run: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import importlib.util
 import json
 import signal
@@ -10,16 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import checkpoint_places
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_places import save
 from corpus import small_store
 from gcs_emulator import Emulator, Faults
 from processes import LIMIT, Job, assert_same_bits, deep_config
 from processes import run as run_job
 from runs import all_steps, complete_steps, list_quarantined
-from saving_process import STEPS, keeping, over, state_of
+from saving_process import STEPS, keeping, over
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
@@ -36,28 +38,14 @@ pytestmark = pytest.mark.skipif(
 
 RUN = "gs://bucket/run"
 ABSTRACT = over(jax.devices()[:1])[1]
+restored = functools.partial(checkpoint_places.restored, RUN)
 SECRET = "ya29.not-to-be-seen-anywhere"
-
-
-def save(checkpoints: RunCheckpoints, step: int) -> None:
-    checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
-    checkpoints.wait()
 
 
 def three_saves(count: int = 9) -> None:
     checkpoints = RunCheckpoints(Workdir.open(RUN), keeping(count))
     for step in STEPS:
         save(checkpoints, step)
-
-
-def restored(*, strict: bool = False) -> int:
-    """Returns the restored step; asserts that all bits are as saved."""
-    found = RunCheckpoints(Workdir.open(RUN), keeping(9)).restore_newest(ABSTRACT, strict=strict)
-    assert found is not None
-    step = found[1]["step"]
-    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
-        assert np.asarray(x).tobytes() == y.tobytes()
-    return step
 
 
 def objects(server: Emulator, part: str) -> list[str]:

@@ -91,7 +91,7 @@ def test_it_is_known_by_its_name(store: TokenStore) -> None:
 def test_a_run_resumes_with_the_same_bits_and_is_exported(
     store: TokenStore, tmp_path: Path
 ) -> None:
-    """In two phases, the second with moments and count anew; then on from its export."""
+    """In two phases, the second with moments and count reset; then on from its export."""
     config = lion(two_phases(store)).replace({"log_every_steps": 1, "checkpoint.every_steps": 4})
     pretrain(config, tmp_path / "whole")
     for stop in (4, 8):

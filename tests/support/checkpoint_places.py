@@ -1,9 +1,20 @@
-"""Places where a run keeps its checkpoints, with access to each file behind the program's back."""
+"""Places where a run keeps its checkpoints, with access to each file behind the program's back; and
+what saves to them and restores from them."""
 
+from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from gcs_emulator import Emulator
+from saving_process import keeping, over, state_of
+
+from bert_jax.checkpoint.manager import RunCheckpoints
+from bert_jax.workdir.layout import Workdir
+
+ABSTRACT = over(jax.devices()[:1])[1]
 
 
 class Place(Protocol):
@@ -69,3 +80,18 @@ class Bucket:
 
     def delete(self, name: str) -> None:
         self.server.delete("bucket", f"run/{name}")
+
+
+def save(checkpoints: RunCheckpoints, step: int) -> None:
+    checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
+    checkpoints.wait()
+
+
+def restored(run: str | PathLike[str], *, strict: bool = False) -> int:
+    """The restored step; asserts that all bits are as saved."""
+    found = RunCheckpoints(Workdir.open(run), keeping(9)).restore_newest(ABSTRACT, strict=strict)
+    assert found is not None
+    step = found[1]["step"]
+    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
+        assert np.asarray(x).tobytes() == y.tobytes()
+    return step
