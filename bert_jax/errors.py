@@ -11,7 +11,7 @@ from typing import Final
 from bert_jax.exit_codes import FAILED, LOST, NUMBERS, STOPPED, STORAGE, USAGE
 
 OBJECT_PER_LINE: Final = "jq -c '.[]' OLD > NEW.jsonl"  # of a JSON array
-_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
+_HUB_NAME: Final = re.compile(r"(?!.*\.(json|txt|model|zip)$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 

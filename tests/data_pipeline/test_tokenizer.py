@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,16 @@ def test_case_follows_the_vocabulary() -> None:
         Tokenizer.from_vocab([*SPECIAL_TOKENS, "Hello"], lowercase=True)
     kept = Tokenizer.from_vocab([*SPECIAL_TOKENS, "é"], lowercase=False)
     assert ids(kept, "é É") == [5, 1]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "org/tokenizer.json", "spm.model", "model.zip"])
+def test_the_name_of_a_file_is_not_taken_for_that_of_a_model_on_the_hub(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=re.escape(name)) as raised:
+        Tokenizer.load(Path(name))
+    assert "hf:" not in str(raised.value)
 
 
 def test_bad_vocabularies(tmp_path: Path) -> None:
