@@ -64,8 +64,8 @@ class Contrast:
         parts += [f"; costs {self.cost}"] if self.cost else []
         why = [_listed(self.confounds)] if self.confounds else []
         if self.unknown:
-            of = f"of {_listed(self.unknown)}, whose metrics.jsonl is not whole"
-            why.append(f"updates and real tokens are not known {of}")
+            runs = f"{_listed(self.unknown)}, whose metrics.jsonl is incomplete"
+            why.append(f"updates and real tokens are unknown for {runs}")
         if why:
             parts.append(f"; not attributable to the setting alone: {'; '.join(why)}")
         return "".join(parts)

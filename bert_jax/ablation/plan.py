@@ -36,8 +36,8 @@ def text(runs: Sequence[Run], results: Results) -> str:
         )
     equal = ablation.values.equal.replace("_", " ")
     lines = [
-        f"{len(runs)} runs: {len(ablation.variants)} variants, {seeds} seeds; equal {equal}; hours "
-        "of one run, from the runs that have ended",
+        f"{len(runs)} runs: {len(ablation.variants)} variants, {seeds} seeds, with equal {equal}; "
+        "hours: of one run, measured on finished runs",
         table(header, rows),
         *_contrasts(results),
         "",
@@ -69,13 +69,13 @@ def _contrasts(results: Results) -> list[str]:
 
 def _detectable(results: Results) -> list[str]:
     lines = [
-        "difference shown with 80 % power, in standard deviations of the paired difference between "
-        f"seeds: {by_seeds(statistics.seeds_factor, 2)}"
+        "smallest difference detected with 80 % power, in standard deviations of the paired "
+        f"difference: {by_seeds(statistics.seeds_factor, 2)}"
     ]
     for name, found in results.primary.items():
         if found.judged:
             shown = by_seeds(found.detectable)
-            lines.append(f"{name}, from the runs that have ended, in nats: {shown}")
+            lines.append(f"{name}, from the finished runs, in nats: {shown}")
         elif found.effective_documents < statistics.FEWEST_DOCUMENTS:
             lines.append(f"{name}: {too_few_documents(found)}")
     return lines

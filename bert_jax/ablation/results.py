@@ -1,7 +1,7 @@
 """The results of an ablation: the held-out values of its runs, and their differences.
 
 Runs that are not as planned, that ended with 44, whose values are not all finite, or that are not
-better than the unigram on the primary measure, are in no mean.
+better than the unigram on the primary measure, are left out of all means.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Results:
 
     @functools.cached_property
     def excluded(self) -> dict[str, str]:
-        """Run -> why it is in no mean."""
+        """Run -> why it is left out of all means."""
         unplanned = {name: as_planned.sentence(own) for name, own in self.unplanned.items()}
         return self.failures | unplanned
 

@@ -157,7 +157,7 @@ def not_learned(results: Results) -> Iterator[str]:
     for found in unlearned(results):
         yield (
             f"{found.variant}: {found.title} was not learned: {found.loss:.4f} nat, a constant "
-            f"answer {found.constant:.4f}; the difference is between "
+            f"prediction {found.constant:.4f}; the difference is between "
             f"{between(found.difference.interval)}."
         )
 
@@ -168,9 +168,9 @@ def added_seeds(results: Results) -> Iterator[str]:
         seeds = ", ".join(map(str, added.seeds))
         first, time = (f" ({day})" if day else "" for day in (added.reported, added.time))
         yield (
-            f"Seeds added after the first report{first}: {seeds}{time}. Intervals and p are those "
-            "of a number of seeds planned before; adding seeds until something is shown finds more "
-            "than 5 % of differences that are none."
+            f"Seeds added after the first report{first}: {seeds}{time}. Intervals and p are "
+            "valid for a number of seeds fixed in advance; adding seeds until a difference is "
+            "significant gives more than 5 % false positives."
         )
 
 
@@ -185,9 +185,9 @@ def missing_seeds(results: Results) -> Iterator[str]:
     if waiting and results.seen:
         seeds = ", ".join(str(seed) for seed in results.ablation.seeds if seed in waiting)
         yield (
-            f"Runs of planned seeds are missing: {seeds}. Intervals and p are those of all planned "
-            "seeds; ending once something is shown finds more than 5 % of differences that are "
-            "none."
+            f"Runs of planned seeds are missing: {seeds}. Intervals and p are valid for all "
+            "planned seeds; stopping once a difference is significant gives more than 5 % false "
+            "positives."
         )
     planned = len(results.ablation.seeds)
     earlier = [len(seen) for seen in record.seen(results.record) if seen != results.seen]
@@ -197,7 +197,7 @@ def missing_seeds(results: Results) -> Iterator[str]:
 
 def excluded(results: Results) -> list[str]:
     """Returns one sentence for each run that is in no mean, and how to have one that is planned."""
-    lines = [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
+    lines = [f"{name} is left out of all means: {why}." for name, why in results.excluded.items()]
     if results.unplanned:
         lines.append(
             "Remove the folder of a run that is not as planned, with the .npz file beside it, and "

@@ -28,7 +28,7 @@ CAUSES = {
     "evaluate": "evaluation",
     "save": "checkpoint save",
     "down": "not running",
-    "between": "between these: planning, logging, Python",
+    "between": "other: planning, logging, Python",
     "other": "not recorded",
 }
 

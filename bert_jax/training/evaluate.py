@@ -292,7 +292,7 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
         ]
         for source in sources if pairs else ():
             columns += [
-                (source, number(f"{name}/{source}/accuracy", ".2%")),
+                (f"{source} accuracy", number(f"{name}/{source}/accuracy", ".2%")),
                 ("constant", number(f"{name}/{source}/baseline_accuracy", ".2%")),
             ]
     return table([name for name, _ in columns], [[of(r) for _, of in columns] for r in records])

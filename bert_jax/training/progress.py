@@ -73,7 +73,8 @@ def held_out(scalars: Mapping[str, float]) -> str:
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")
-        word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
+        alone = "" if source is None else f", source alone {source:.1%}"
+        word = "constant " if alone else "unigram "
         parts.append(
             f"{name.upper()} loss {loss:.3f}{margin(scalars, f'{name}/loss', '.3f')} "
             f"({word}{trivial_loss:.3f}), accuracy {right:.1%}"

@@ -9,7 +9,7 @@ from bert_jax.launch.tpu.records import Snapshot
 
 _MAKING = {
     "ACCEPTED": "waiting for capacity", "WAITING_FOR_RESOURCES": "waiting for capacity",
-    "CREATING": "machines are being made", "PROVISIONING": "machines are being made",
+    "CREATING": "creating the machines", "PROVISIONING": "creating the machines",
     "SUSPENDING": "being preempted", "DELETING": "releasing the TPU",
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
     whole = made_results(tmp_path, store, {"a": -0.1, "b": 0.1})
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.1}, failed={"a/1": 9.0, "b/2": 9.0})
     assert list(found.excluded) == ["a/1", "b/2"]
-    assert sentences.excluded(found)[0].startswith("a/1 is in no mean: loss ")
+    assert sentences.excluded(found)[0].startswith("a/1 is left out of all means: loss ")
     assert sentences.excluded(found)[0].endswith(" is not below the unigram's 7.000.")
     assert "4 of 5 planned seeds" in sentences.verdicts(found)[1]
     assert found.primary["a"].seeds == 4
@@ -91,7 +91,9 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
         states=whole.states | {"a/0": RunState("diverged", 3, "steps 3 to 12")},
         measured={name: each for name, each in whole.measured.items() if name != "a/0"},
     )
-    assert sentences.excluded(diverged) == ["a/0 is in no mean: ended with 44: steps 3 to 12."]
+    assert sentences.excluded(diverged) == [
+        "a/0 is left out of all means: ended with 44: steps 3 to 12."
+    ]
     assert "no verdict in its favour" in sentences.verdicts(diverged)[0]
 
 

@@ -158,7 +158,7 @@ DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
     "no padding": lambda lines: [line.replace("padding", "x") for line in lines],
     "skipped alone": lambda lines: [records.line("skipped", 3, 0, {})],
 }
-UNKNOWN = "updates and real tokens are not known of {}, whose metrics.jsonl is not whole"
+UNKNOWN = "updates and real tokens are unknown for {}, whose metrics.jsonl is incomplete"
 
 
 @pytest.mark.parametrize("damage", ["missing", *DAMAGES])
@@ -246,7 +246,7 @@ def test_an_objective_that_was_not_learned_is_said_in_the_first_lines(
         else:
             (line,) = lines
             assert line.startswith(f"{variant}: Next sentence (NSP) was not learned: 0.")
-            assert "a constant answer 0.6800; the difference is between" in line
+            assert "a constant prediction 0.6800; the difference is between" in line
             if (variant, below) == ("reference", 0.0):
                 report.write(found, {str(store.path): store})
                 assert capsys.readouterr().out.splitlines()[2] == line
@@ -366,7 +366,7 @@ def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path,
     ("pair", "said"),
     [
         ({"span": "ngramm"}, "'ngramm' is not a variant; did you mean ngram?"),
-        ({"span": "token"}, "'span' and 'token'; give two variants, neither of them the"),
+        ({"span": "token"}, "'span' and 'token'; give two variants other than the"),
         ({"span": "span"}, "'span' and 'span'; give two variants"),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_slow_cloud_without_capacity_that_fails_is_waited_for_and_left_without
     launcher = at.run(remote, "v4-8")
     launcher.wait_for("There is no more capacity in the zone")
     at.cloud.cues.stays = "PROVISIONING"
-    launcher.wait_for("b1-2: machines are being made")
+    launcher.wait_for("b1-2: creating the machines")
     at.cloud.cues.stays = ""
     until(lambda: saved(at, 20), "checkpoint", launcher)
     launcher.kill()

@@ -176,7 +176,7 @@ def test_what_an_account_tells_of_no_activity_is_not_what_it_does_not_tell():
     ]
     assert seconds_of(life) == {"productive": 10.0, "between": 7.0, "other": 8.0}
     text = goodput.render(goodput.account(life))
-    assert "28.0%  between these: planning, logging, Python\n" in text
+    assert "28.0%  other: planning, logging, Python\n" in text
     assert "32.0%  not recorded\n" in text
 
 

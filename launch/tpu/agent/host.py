@@ -90,7 +90,7 @@ class Host:
             self._report()
             self._install()
         if self._is_given_up():
-            self.say("a launcher has given these machines up; giving them back")
+            self.say("a launcher has given these machines up; releasing them")
             self._own_log.copy(all=True)
             self._give_back()
             return True
