@@ -1,4 +1,4 @@
-"""BERT-base with guided heads and Muon, to learn at once. Not measured at this size.
+"""BERT-base with positional heads and Muon, to learn at once. Its full run is not measured.
 
     bert-jax pretrain --config=base_quick --config.data.store=STORE --workdir=RUN
 
@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
 
 
 def learn_at_once(config: ConfigDict) -> None:
-    """Sets guided heads, Muon and their rates in a config of published values."""
+    """Sets positional heads, Muon and their rates in a config of published values."""
     config.model.initializer = "positional_heads"
     config.optimizer.name = "muon"
     config.optimizer.learning_rate = 1e-3

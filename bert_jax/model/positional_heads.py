@@ -62,7 +62,7 @@ def guided_kernels(hidden_size: int, head_dim: int, offsets: Sequence[int]) -> n
 
 
 def guide(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
-    """Returns `params`, which are published initial values, with guided heads."""
+    """Returns `params`, which are published initial values, with positional heads."""
     start = config.positional_heads
     params = jax.tree.map(lambda x: x, params)  # new dicts
     embeddings, layers = params["encoder"]["embeddings"], params["encoder"]["layers"]
