@@ -159,7 +159,9 @@ def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:
     for name in _git(checkout, "ls-files", "-z", "--", *_PRODUCT).split("\0"):
         path = checkout / name
         if not Path(os.path.realpath(path.parent)).is_relative_to(root) and name:
-            raise UserError(f"{path.parent}: leads out of the checkout, cannot travel")
+            raise UserError(
+                f"{path.parent}: points outside the checkout, so it cannot be sent to the hosts"
+            )
         if path.is_symlink():
             yield name, _link(path, checkout)
         elif name and path.is_file():
@@ -172,7 +174,7 @@ def _link(path: Path, checkout: Path) -> str:
     written = os.path.normpath(os.path.join(os.path.realpath(path.parent), target))
     ends = (written, os.path.realpath(path))
     if os.path.isabs(target) or not all(Path(end).is_relative_to(root) for end in ends):
-        raise UserError(f"{path}: a link to {target}, outside the checkout, cannot travel")
+        raise UserError(f"{path}: links to {target}, outside the checkout; replace it by a file")
     return target
 
 

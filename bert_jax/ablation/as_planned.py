@@ -127,7 +127,7 @@ def of_task_values(
     found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
     record = workdirs.of(run, measure)
     if not record.started:
-        found.append(f"{measure}: {record.workdir} is missing, the run that its values are of")
+        found.append(f"{measure}: {record.workdir} is missing, the run with these values")
     if (known := record.config_json) and known.get("run_id") != about["run_id"]:
         found.append(f"{measure}: its values are those of another run ({about['run_id']})")
     if known and about["step"] != (

@@ -182,13 +182,13 @@ def _check_same(workdir: AblationDir, old: Record, new: Record) -> None:
             continue
         if part == "store":
             raise UserError(
-                f"{new['config']['store']}: another store than that of the ablation in {workdir} "
-                f"({rest} differs); put the old one back, or give another --workdir"
+                f"{new['config']['store']}: not the store of the ablation in {workdir} ({rest} "
+                "differs); put the old one back, or give another --workdir"
             )
         if part == "task_files":
             raise UserError(
-                f"config.tasks: other examples than those of the ablation in {workdir} ({rest} "
-                "differs); put the old files back, or give another --workdir"
+                f"config.tasks: the examples differ from those of the ablation in {workdir} "
+                f"({rest}); put the old files back, or give another --workdir"
             )
         if part == "base":
             raise UserError(
@@ -276,9 +276,9 @@ def base_of(workdir: AblationDir, found: Record) -> Mapping[str, Any] | None:
     if name in shipped():
         return None
     raise UserError(
-        f"{workdir.record}: an earlier version wrote it, without the values of the base {name}, "
-        "and a report executes no file that it names; give the same `bert-jax ablate run` command "
-        "again, which records them"
+        f"{workdir.record}: written by an earlier version, without the values of the base {name}; "
+        "a report never executes a config file, so run the same `bert-jax ablate run` command "
+        "again to record them"
     )
 
 

@@ -148,7 +148,7 @@ def _variant(
 ) -> Variant:
     where = f"config.variants, {name!r}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
-        raise UserError(f"{where}: must be the name of a folder")
+        raise UserError(f"{where}: give a name that a folder can have")
     if decided := next(filter(_DECIDED.fullmatch, changes), None):
         raise UserError(
             f"{where}: {decided} is the same for all variants; it follows from config.seeds or "
@@ -178,7 +178,7 @@ def _check_different(variants: Sequence[Variant], *, null: bool) -> None:
     shapes = {len(variant.config.phases) for variant in variants}
     if len(shapes) > 1:
         raise UserError(
-            "config.variants: all need the same number of phases; config.equal holds in each"
+            "config.variants: give all the same number of phases; config.equal applies to each"
         )
 
 
@@ -193,8 +193,8 @@ def _check_against(ablation: Ablation) -> None:
         own, other = pair
         if own == other or ablation.reference in pair:
             raise UserError(
-                f"config.against: {own!r} and {other!r}; give two variants, neither of them the "
-                "reference, with which all are compared"
+                f"config.against: {own!r} and {other!r}; give two variants other than the "
+                "reference, with which every variant is compared anyway"
             )
 
 
@@ -206,7 +206,7 @@ def _check_measures(ablation: Ablation) -> None:
     check_comparable(ablation.variants, ablation.texts)
     for measure in ablation.texts:
         if measure == OWN:
-            raise UserError("config.measures: 'own' differs between variants; it is always shown")
+            raise UserError("config.measures: 'own' cannot compare variants; leave it out")
         form = EvalSetting.parse(measure, ablation.length)
         reasons: dict[str, UserError] = {}
         for variant in ablation.variants:
@@ -217,7 +217,7 @@ def _check_measures(ablation: Ablation) -> None:
         if reasons:
             raise UserError(
                 f"config.measures: {measure} cannot be measured for {', '.join(reasons)} "
-                f"({next(iter(reasons.values()))}); a measure compares all variants"
+                f"({next(iter(reasons.values()))}); give one that fits all variants"
             )
 
 
@@ -262,5 +262,5 @@ def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:
         return list(items)
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise UserError(f"--shard={text}: give the number of a part, from 1/N to N/N")
+        raise UserError(f"--shard={text}: give I/N for part I of N, from 1/N to N/N")
     return list(items[int(match[1]) - 1 :: int(match[2])])

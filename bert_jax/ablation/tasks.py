@@ -43,7 +43,7 @@ def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig)
     tasks = {name for name, _ in values.tasks}
     for name in tasks:
         if "/" in name or name in ("", ".", ".."):
-            raise UserError(f"config.tasks, {name!r}: must be the name of a folder")
+            raise UserError(f"config.tasks, {name!r}: give a name that a folder can have")
     for measure in filter(is_task, measures):
         name = measure.removeprefix(PREFIX)
         if name not in tasks:

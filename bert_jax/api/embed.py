@@ -118,11 +118,11 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
     wanted = ".parquet" if settings.pooling == "none" else ".npy"
     if out.suffix != wanted:
         kind = "token vectors" if wanted == ".parquet" else "vectors of lines"
-        raise UserError(f"{out}: {kind} are written as {wanted}; give such a name")
+        raise UserError(f"{out}: {kind} are written as {wanted}; give a name with that ending")
     if settings.spans and settings.pooling not in (None, "mean", "max"):
         raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
     if is_special(lines):
-        raise UserError(f"{lines} is not a file, and could not be read again to resume")
+        raise UserError(f"{lines}: not a file, so it cannot be read twice; write its lines to one")
 
 
 def _identity(model: Model, digest: str, settings: Settings) -> str:

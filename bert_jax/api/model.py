@@ -170,7 +170,7 @@ class Model:
         if pooling == "pooled":
             self._need("pooler", "pooler", 'use pooling="mean" or "cls"')
             if chosen != (self.config.num_hidden_layers,):
-                raise UserError('pooling="pooled" is of the last layer; leave layers out')
+                raise UserError('pooling="pooled" uses the last layer; leave layers out')
         tokens = self.tokens(texts)
         width = self.config.hidden_size * (len(chosen) if join == "concat" else 1)
         out = np.zeros((len(tokens), width), np.float32)
@@ -192,8 +192,8 @@ class Model:
         """Returns the vectors of a folder of sentence-transformers, float32 [T, D]."""
         if layers != (self.config.num_hidden_layers,):
             raise UserError(
-                f"the model's own {sentence.titles} are of its last layer; give pooling, such as "
-                '"mean", with other layers'
+                f"the model's own {sentence.titles} use its last layer; for other layers give "
+                'pooling, such as "mean"'
             )
         prompt = len(self.tokens(sentence.prompt)[0].ids) - 1 if sentence.prompt else 0
         tokens = self.tokens(texts)
@@ -292,8 +292,8 @@ class Model:
         (ids,) = self.tokenizer.encode_texts([text])
         if special.mask in ids[len(tokens.ids) - 2 :]:
             raise UserError(
-                f"{_short(text)!r} has {len(tokens.ids) + tokens.cut} tokens with a {mask} beyond "
-                f"the model's {len(tokens.ids)}; shorten it"
+                f"{_short(text)!r}: {len(tokens.ids) + tokens.cut} tokens, with a {mask} after the "
+                f"model's limit of {len(tokens.ids)}; shorten it"
             )
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
@@ -319,7 +319,7 @@ class Model:
         listed = [texts] if isinstance(texts, str) else list(texts)
         pairs = [(one,) if isinstance(one, str) else tuple(one) for one in listed]
         if wrong := [one for one in pairs if len(one) > 2 or not one]:
-            raise UserError(f"{len(wrong[0])} texts in one example; give a text, or a pair of two")
+            raise UserError(f"{len(wrong[0])} texts in one example; give one text, or a pair")
         for pair in pairs:
             _listed(pair)
         predictor = self._predictor_of("classification", "regression")
@@ -397,7 +397,8 @@ class Model:
             self._predictor = Predictor(self.config, self.params, self.tokenizer, self._pad)
         if self._predictor.kind.name not in kinds:
             raise UserError(
-                f"the model's head is of {self._predictor.kind.name}, not of {' or '.join(kinds)}"
+                f"the model has a {self._predictor.kind.name} head; give one with a "
+                f"{' or '.join(kinds)} head"
             )
         return self._predictor
 

@@ -97,7 +97,7 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     ablation, spent = budget.equalize_budgets(ablation, opened)
     found = results.read(ablation, workdir, spec.runs(ablation), spent, recorded)
     if not found.measured and found.unplanned:
-        raise UserError(f"{workdir}: no run counts. {' '.join(sentences.excluded(found))}")
+        raise UserError(f"{workdir}: no run can be compared. {' '.join(sentences.excluded(found))}")
     if not found.measured:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"

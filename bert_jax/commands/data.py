@@ -53,7 +53,7 @@ def _source(text: str, values: flags.FlagValues) -> "SourceSpec":
         from bert_jax.data_pipeline.store_build.build import module_of
 
         if made := module_of(kind, values.out, values.work):
-            raise UserError(f"{error}; {values.out} was built with {made}: give it") from None
+            raise UserError(f"{error}; {values.out} was built with {made}: add it") from None
         raise
 
 

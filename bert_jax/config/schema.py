@@ -351,7 +351,7 @@ class Config:
         kernel = self.compute.attention in ("pallas", "cudnn")
         if kernel and self.model.attention_probs_dropout_prob > 0:
             raise UserError(
-                f'config.compute.attention="{self.compute.attention}" has no dropout; '
+                f'config.compute.attention="{self.compute.attention}" has no attention dropout; '
                 'set config.model.attention_probs_dropout_prob=0 or config.compute.attention="auto"'
             )
 
@@ -378,7 +378,7 @@ class Config:
             )
         if phase.row_tokens > phase.seq_length and phase.examples_per_row == 1:
             raise UserError(
-                f"{where}.row_length={phase.row_length} is longer than an example, but "
+                f"{where}.row_length={phase.row_length} exceeds seq_length={phase.seq_length}, but "
                 "examples_per_row=1 allows one example per row; raise examples_per_row"
             )
         if phase.batch_size % phase.micro_batches:

@@ -81,7 +81,10 @@ def with_added_tokens(
     if not new:
         return tokenizer
     if tokenizer.has_unknown_pieces:
-        raise UserError(f"{folder}: cannot add {shown(next(iter(new)))} to a vocabulary of pieces")
+        raise UserError(
+            f"{folder}: cannot add {shown(next(iter(new)))} to a SentencePiece vocabulary; save "
+            "the tokenizer as tokenizer.json"
+        )
     return Tokenizer(encoder.to_str(pretty=True).encode(), name=str(folder))
 
 
@@ -98,7 +101,10 @@ def _token(value: Any, where: Path) -> AddedToken:
         raise UserError(f"{where}: {shown(value)} is not a token; save the tokenizer again")
     settings = {name: values[name] for name in _SETTINGS if name in values}
     if wrong := [name for name, one in settings.items() if not isinstance(one, bool)]:
-        raise UserError(f"{where}: {shown(content)} has {wrong[0]}={shown(settings[wrong[0]])}")
+        raise UserError(
+            f"{where}: {shown(content)} has {wrong[0]}={shown(settings[wrong[0]])}, should be "
+            "true or false; save the tokenizer again"
+        )
     return AddedToken(content, **settings)
 
 

@@ -97,7 +97,7 @@ def read_adam(folder: Path) -> StoredAdam:
         if name not in entries:
             others = _other_slots(state)
             reason = (
-                f"it has {others[0]}, which is not that of google-research/bert"
+                f"it has {others[0]}, of another optimizer than google-research/bert's"
                 if others
                 else "released checkpoints have no moments"
             )
@@ -106,10 +106,10 @@ def read_adam(folder: Path) -> StoredAdam:
                 "--optimizer_state"
             )
         if name != _STEP and entries[name].shape != entries[name.rpartition("/")[0]].shape:
-            raise UserError(f"{folder}: {shown_name(name)} has another shape than its tensor")
+            raise UserError(f"{folder}: the shape of {shown_name(name)} is not its tensor's")
     step = checkpoint.read(_STEP)
     if step.shape or not 0 <= step < _MOST_STEPS:
-        raise UserError(f"{folder}: {_STEP} is {step.tolist()}, not the step of a run")
+        raise UserError(f"{folder}: {_STEP} is {step.tolist()}, not a step number")
     mu, nu = (
         {_their_name(n): _lazy(checkpoint, n, f"/{moment}") for n in names} for moment in _MOMENTS
     )
@@ -128,8 +128,8 @@ def optimizer_entries(entries: Mapping[str, Entry]) -> dict[str, str]:
     """
     if (graph := next((name for name in entries if name in _OBJECTS), None)) is not None:
         raise UserError(
-            f"{graph} in the checkpoint: it is one of objects of TensorFlow 2, whose names are "
-            "those of another program; convert it to the names of google-research/bert"
+            f"{graph} in the checkpoint: it is an object-based checkpoint of TensorFlow 2; convert "
+            "it to a name-based one with the variable names of google-research/bert"
         )
     kinds = {}
     for name, entry in entries.items():

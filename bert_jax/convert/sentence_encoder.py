@@ -129,7 +129,7 @@ def read_parts(folder: Path, sums: Sums) -> list[FolderPart]:
         return []
     values = read_value(file, sums)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise UserError(f"{file}: not a list of parts; save the model again")
+        raise UserError(f"{file}: not a list of modules; save the model again")
     parts = []
     for value in values:
         check_keys(value, MODULES_KEYS, file)
@@ -147,7 +147,7 @@ def read_parts(folder: Path, sums: Sums) -> list[FolderPart]:
         parts.append(FolderPart(kind.rpartition(".")[2], where))
     if not parts or parts[0].kind not in _ENCODERS:
         first = parts[0].kind if parts else "nothing"
-        raise UserError(f"{file}: begins with {first}; bert-jax reads a Transformer there")
+        raise UserError(f"{file}: the first module is {first}; bert-jax needs a Transformer there")
     return parts
 
 
@@ -187,13 +187,13 @@ def read_sentence_encoder(
     where = folder / MODULES
     if len(parts) < 2 or parts[1].kind != "Pooling":
         second = parts[1].kind if len(parts) > 1 else "nothing"
-        raise UserError(f"{where}: {second} after the encoder; bert-jax reads a Pooling there")
+        raise UserError(f"{where}: the second module is {second}; bert-jax needs a Pooling there")
     read: list[tuple[Part, Mapping[str, np.ndarray]]] = []
     for part in parts[1:]:
         reader = _READERS.get(part.kind)
         if reader is None or (part.kind == "Pooling" and read):
             known = ", ".join(_READERS)
-            raise UserError(f"{where}: cannot apply {part.kind} there; known are {known}")
+            raise UserError(f"{where}: module {part.kind} is not supported there; valid: {known}")
         if (folder / part.folder).is_dir():
             check_links(folder / part.folder, folder)
             check_files(folder / part.folder, DENSE_FILES if part.kind == "Dense" else PART_FILES)
@@ -207,8 +207,8 @@ def read_sentence_encoder(
     pooling = made[0]
     if encoder.prompt and not pooling.include_prompt and "cls" in pooling.pools:
         raise UserError(
-            f"{folder / parts[1].folder}: include_prompt=False with the pool cls: releases of "
-            "sentence-transformers differ in what that is"
+            f"{folder / parts[1].folder}: include_prompt=False with cls pooling is not supported: "
+            "releases of sentence-transformers disagree on its meaning"
         )
     return encoder
 
@@ -267,8 +267,8 @@ def _read_dense(folder: Path, width: int, sums: Sums) -> tuple[Part, Mapping[str
     sizes: list[Any] = [values.get(name) for name in ("in_features", "out_features")]
     if any(type(size) is not int for size in sizes) or sizes[0] != width or sizes[1] < 1:
         raise UserError(
-            f"{where}: in_features={shown(sizes[0])}, out_features={shown(sizes[1])} after "
-            f"{width} numbers; save the model again"
+            f"{where}: in_features={shown(sizes[0])}, out_features={shown(sizes[1])}, but the "
+            f"input has {width} dimensions; save the model again"
         )
     activation = values.get("activation_function", f"{ACTIVATIONS['Tanh']}.Tanh")
     name = activation.rpartition(".")[2] if isinstance(activation, str) else ""
@@ -343,7 +343,7 @@ def _read_about(folder: Path, sums: Sums) -> dict[str, Any]:
     if not isinstance(prompts, dict) or not all(isinstance(x, str) for x in prompts.values()):
         raise UserError(f"{file}: prompts={shown(prompts)} should be texts by name")
     if name is not None and not (isinstance(name, str) and name in prompts):
-        raise UserError(f"{file}: default_prompt_name={shown(name)} is none of the prompts")
+        raise UserError(f"{file}: default_prompt_name={shown(name)} is not one of the prompts")
     kept, similarity = values.get("truncate_dim"), values.get("similarity_fn_name")
     if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):
         raise UserError(f"{file}: truncate_dim={shown(kept)} should be 1 or more")

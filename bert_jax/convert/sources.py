@@ -150,7 +150,7 @@ def local_folder(source: str) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     elif Path(source).is_file():
-        raise UserError(f"{source}: a file, but no zip; give a folder or a zip with a model")
+        raise UserError(f"{source}: a file, but not a zip; give a folder or a zip with a model")
     elif not Path(source).is_dir():
         check_not_special(source)
         on_hub = f"; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"

@@ -246,7 +246,13 @@ def _read_with_transformers(folder: Path, name: str) -> Tokenizer:
         )
     kind = type(tokenizer).__name__
     if name not in tokenizer.vocab_files_names.values():
-        raise UserError(f"{file}: {kind}, the class named beside it, does not read it")
+        raise UserError(
+            f"{file}: {kind}, the tokenizer class that this folder names, does not read it; save "
+            "the tokenizer as tokenizer.json"
+        )
     if not tokenizer.is_fast:
-        raise UserError(f"{file}: {kind} of transformers has no form as tokenizer.json")
+        raise UserError(
+            f"{file}: transformers cannot convert {kind} to tokenizer.json; use a model with a "
+            "fast tokenizer"
+        )
     return Tokenizer(tokenizer.backend_tokenizer.to_str(pretty=True).encode(), name=str(file))

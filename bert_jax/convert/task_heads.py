@@ -43,8 +43,8 @@ def with_head(
         raise UserError(f"{count(len(labels), 'label')}, but a {head_title(name)} needs {needed}")
     if layout.computes_otherwise(name):
         raise UserError(
-            f"no class of transformers' {layout.prefix} computes our {head_title(name)}; give "
-            "a model of another layout"
+            f"no class of transformers for {layout.prefix} has the {head_title(name)} of bert-jax; "
+            "give a model of another layout"
         )
     dense = {CLASSIFIER: layout.classifier_dense, CHOICE: layout.choice_dense}
     head = HeadConfig(

@@ -49,7 +49,7 @@ def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
         heads = _load_safetensors(folder / HEADS)
     if twice := sorted(heads.keys() & tensors.keys()):
         raise UserError(
-            f"{folder / HEADS}: has {shown_name(twice[0])}, as has another file; {_AGAIN}"
+            f"{folder / HEADS}: {shown_name(twice[0])} is also in another file; {_AGAIN}"
         )
     return tensors | heads
 
@@ -125,7 +125,7 @@ def _load_pytorch(file: Path) -> dict[str, np.ndarray]:
     with reader_errors(file, ANY_ERRORS, "cannot be read", _AGAIN):
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
         if not (isinstance(state, dict) and all(isinstance(name, str) for name in state)):
-            raise UserError(f"{file}: not tensors by name; {_AGAIN}")
+            raise UserError(f"{file}: not a dictionary of tensors; {_AGAIN}")
         return {name: _to_numpy(tensor) for name, tensor in state.items()}
 
 

@@ -28,8 +28,9 @@ def check_devices(peers: ProcessGroup, expected: Slice | None = None) -> None:
     index, processes = jax.process_index(), jax.process_count()
     if (index, processes) != (me, count):
         raise UserError(
-            f"{peers.name(me)}: JAX calls this process {index} of {processes}, not {me} of {count};"
-            " start one process on each host, with the numbers of this job"
+            f"{peers.name(me)}: for JAX this is process {index} of {processes}, not {me} of "
+            f"{count}; start one process on each host, with this job's --process_id and "
+            "--num_processes"
         )
     if expected is not None:
         kind, devices = jax.devices()[0].device_kind, len(jax.devices())

@@ -56,7 +56,7 @@ class Registry(Mapping[str, Row]):
         """Adds a row of a user's module, which may be executed again; UserError if another one, or
         the project, has a row of this name, or if it is none of letters, digits and "_"."""
         if not re.fullmatch(r"\w+", name):
-            raise UserError(f"{self.what} {name!r}: a name has letters, digits and '_' alone")
+            raise UserError(f"{self.what} {name!r}: give a name of letters, digits and '_' only")
         module = self._modules.get(name)
         caller = module_of(inspect.stack(0)[1].frame)
         is_same = module and (module.path == caller.path or module.data == caller.data)
@@ -118,7 +118,7 @@ def check_rows(rows: Iterable[Mapping[str, str]]) -> None:
         else:
             missing.append(words)
     if missing:
-        raise UserError(f"this run was made with {' and '.join(missing)}; give it")
+        raise UserError(f"this run was made with {' and '.join(missing)}; give it again")
     if others:
         raise UserError(
             f"this run was made with {' and '.join(others)}; put the old file back: a changed one "

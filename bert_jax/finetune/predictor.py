@@ -54,8 +54,8 @@ class Predictor:
         several = self.kind.problem_type == "regression" and len(self.labels) > 1
         if several or config.head.problem_type == "multi_label_classification":
             raise UserError(
-                f"the model gives a text {len(self.labels)} scores or labels at once; give a model "
-                "with one of them"
+                f"the model predicts {len(self.labels)} scores or labels for a text; give a model "
+                "that predicts one"
             )
         self._config, self._tokenizer, self._pad = config, tokenizer, pad
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))

@@ -200,7 +200,7 @@ class TaskData:
             if given[key] not in (made[key], default[key]):
                 raise UserError(
                     f"config.{key}={given[key]} has no effect: config.{cause}={given[cause]} makes "
-                    f"it {made[key]}; set config.{cause} in its place"
+                    f"it {made[key]}; set config.{cause} instead"
                 )
         return planned
 
@@ -240,14 +240,13 @@ def check_softmax(config: Config) -> None:
         return
     (phase,), key = config.phases, f"config.task.answer_softmax={config.task.answer_softmax}"
     if phase.examples_per_row != 1:
-        raise UserError(f"{key} is of padded rows; give '--config.phases[0].examples_per_row=1'")
+        raise UserError(f"{key} needs padded rows: set '--config.phases[0].examples_per_row=1'")
     if config.model.layout == "roberta" or config.model.norm_position == "pre":
         raise UserError(
-            f"{key}: padding has a position of its own in RoBERTa, which bert-jax has not; leave "
-            "it out"
+            f"{key}: RoBERTa gives padding a position of its own, bert-jax does not; leave it out"
         )
     if config.task.layers:
-        raise UserError(f"{key} is not for a frozen encoder; leave out config.task.layers")
+        raise UserError(f"{key} cannot be used with a frozen encoder; leave out config.task.layers")
 
 
 def _check_own_settings(task: TaskConfig) -> None:

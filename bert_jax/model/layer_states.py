@@ -44,13 +44,13 @@ def _part(part: str, layers: str, count: int) -> list[int]:
         raise UserError(f"layers={layers!r}; {_FORM}")
     chosen = list(range(count + 1))[slice(*numbers)]
     if not chosen:
-        raise UserError(f"layers={layers!r}: {part!r} is none of 0 to {count}; {_FORM}")
+        raise UserError(f"layers={layers!r}: {part!r} selects no layer from 0 to {count}; {_FORM}")
     return chosen
 
 
 def _index(number: int, count: int) -> int:
     if not -count - 1 <= number <= count:
-        raise UserError(f"layers: {number} is none of 0 (the embeddings) to {count}, the last")
+        raise UserError(f"layers: {number} is not from 0 (the embeddings) to {count} (the last)")
     return number % (count + 1)
 
 

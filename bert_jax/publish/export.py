@@ -237,8 +237,8 @@ def _is_export(out: epath.Path) -> bool:
         return False
     if others:
         raise UserError(
-            f"{out / min(others)}: is not of the export in this folder; move it away or give a new "
-            "folder"
+            f"{out / min(others)}: does not belong to the export in this folder; move it away or "
+            "give a new folder"
         )
     for path in sorted(Path(out).rglob("*")):  # those in folders of parts, too
         name = path.relative_to(out).as_posix()

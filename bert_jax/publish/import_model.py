@@ -96,6 +96,6 @@ def _check_complete(model: StoredModel, source: str) -> None:
         named = model.values.get("architectures")
         kind = f" in a {shown(named[0])}" if isinstance(named, list) and named else ""
         raise UserError(
-            f"{source}: bert-jax has no place for {shown_name(lost[0])}{more}{kind}; nothing was "
-            "written"
+            f"{source}: bert-jax has no parameter for {shown_name(lost[0])}{more}{kind}; nothing "
+            "was written"
         )

@@ -93,7 +93,7 @@ def check_apart(paths: Iterable[epath.PathLike]) -> None:
     for path in map(os.fspath, paths):
         for other in seen:
             if _is_in(path, other) or _is_in(other, path):
-                raise UserError(f"{path}: is written twice, also as {other}; give another name")
+                raise UserError(f"{path}: overlaps the output {other}; give another name")
         seen.append(path)
 
 
@@ -156,12 +156,12 @@ def _check_place(text: str, place: epath.Path, kind: OutputKind) -> None:
         Path(text).name in ("", "..") or Path(os.path.realpath(os.curdir)).is_relative_to(place)
     ):
         raise UserError(
-            f"{text}: give the name of a new folder, for it is replaced: neither the current one, "
-            "nor one above it, nor a path that ends with .."
+            f"{text}: this folder would be replaced; give a new one, not the current folder, one "
+            "above it, or a path that ends with .."
         )
     if kind.is_folder:
         if mode and not stat.S_ISDIR(mode):
-            raise UserError(f"{text}: exists and is not a {kind.name}, but a file; give a folder")
+            raise UserError(f"{text}: a file, but a {kind.name} is a folder; give a folder")
         return
     if mode and stat.S_ISDIR(mode):
         raise UserError(f"{text}: is a folder; give the name of a file")
@@ -198,7 +198,7 @@ def check_inputs(path: epath.PathLike, kind: OutputKind, inputs: Iterable[epath.
         if inside:
             raise UserError(f"{text}: is in the input {name}; give a path outside")
         if around:
-            raise UserError(f"{text}: holds the input {name}; give a path of its own")
+            raise UserError(f"{text}: contains the input {name}; give a path outside")
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -149,8 +149,8 @@ def _check_keys(config: Config) -> None:
     if changed.pop("init_optimizer", None) and changed:
         (key, value), *_ = changed.items()
         raise UserError(
-            f"config.{key}={value} makes rows that have no moments; set config.{key}=same, or "
-            "config.init_optimizer=reset"
+            f"config.{key}={value} adds embedding rows, for which the model has no moments; set "
+            f"config.{key}=same, or config.init_optimizer=reset"
         )
 
 
@@ -268,7 +268,8 @@ def _check_architecture(config: Config, theirs: ModelConfig) -> None:
         values = " ".join(f"--config.model.{name}={getattr(theirs, name)}" for name in differ)
         grow = ", or --config.init_positions=repeat for more positions" if refused else ""
         raise UserError(
-            f"config.init={config.init}: another architecture than config.model; use {values}{grow}"
+            f"config.init={config.init}: its architecture differs from config.model; set "
+            f"{values}{grow}"
         )
 
 

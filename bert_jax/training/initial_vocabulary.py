@@ -70,7 +70,8 @@ def extended(theirs: Tokenizer, ours: Tokenizer) -> VocabularyRows:
         other = "missing" if here is None else repr(here)
         raise UserError(
             f"entry {entry} of the model's vocabulary is {there!r}, that of the store is {other}; "
-            'to extend, keep all entries and add new ones after them, or set "replace"'
+            "for config.init_vocabulary=extend, keep all entries and add new ones after them; "
+            "replace takes any vocabulary"
         )
     source = np.arange(ours.vocab_size)
     source[theirs.vocab_size :] = -1

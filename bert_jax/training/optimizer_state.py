@@ -133,8 +133,8 @@ def leaves_for_run(
         if given is None or given.shape != shape:
             found = "is missing" if given is None else f"has shape {list(given.shape)}"
             raise UserError(
-                f"{where}: the state of its optimizer is not that of its weights: {path} {found}, "
-                f"should have {list(shape)}; export it again"
+                f"{where}: its optimizer state does not match its weights: {path} {found}, should "
+                f"have {list(shape)}; export it again"
             )
         leaves[path] = given
     return leaves
@@ -150,7 +150,7 @@ def _check_run(state: OptimizerState, config: Config, where: str) -> None:
     if state.step >= config.total_steps:
         raise UserError(
             f"{where}: is at step {state.step:,}, but config.phases have {config.total_steps:,} "
-            f"steps, those of the model included; raise config.phases[0].steps, or set {reset}"
+            f"steps, including the model's; raise config.phases[0].steps, or set {reset}"
         )
 
 

@@ -107,7 +107,7 @@ def open_data(config: Config) -> StoreData:
     if changed := [key for key, value in to_dict(TaskConfig()).items() if given[key] != value]:
         key = changed[0]
         raise UserError(
-            f"config.task.{key}={given[key]!r}: `bert-jax finetune` trains a model for a task"
+            f"config.task.{key}={given[key]!r}: pretraining has no task; use `bert-jax finetune`"
         )
     store = open_store(config.data.store)
     exit_on_truncated_map(store.path, store.mapped, STORAGE)

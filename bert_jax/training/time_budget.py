@@ -53,7 +53,7 @@ class TimeBudget:
         record, undecided = json.loads(job.peers.all_gather_text("time budget", text)[0])
         if undecided and config.init_optimizer == "carry":
             raise UserError(
-                "--time_budget decides the steps of a new schedule, config.init_optimizer=carry "
+                "--time_budget sets the steps of a new schedule, but config.init_optimizer=carry "
                 "continues that of a model; leave out one of the two"
             )
         if record:

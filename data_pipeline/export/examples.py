@@ -130,4 +130,6 @@ def _check(folder: Path, about: Mapping[str, Any], remedy: str) -> None:
     wanted = json.loads(json.dumps(about))
     other = sorted(key for key in found | wanted if found.get(key) != wanted.get(key))
     if other:
-        raise UserError(f"{folder}: has examples with another {', '.join(other)}; {remedy}")
+        raise UserError(
+            f"{folder}: has examples exported with another {', '.join(other)}; {remedy}"
+        )

@@ -31,8 +31,8 @@ def check_files(folder: Path, entries: Sequence[Entry], parts: Collection[str] =
             is_part = entry.use == READ if entry else (where / "config.json").exists()
             if is_part and name not in parts:
                 raise UserError(
-                    f"{where}: a part of a model that nothing in the folder names; move it away if "
-                    "the model does not need it"
+                    f"{where}: looks like a part of the model, but no modules.json lists it; "
+                    "move it away if the model does not need it"
                 )
         elif entry is None and name.endswith(".json"):
             raise UserError(
@@ -62,4 +62,4 @@ def check_keys(values: Mapping[str, Any], entries: Sequence[Entry], where: Path 
 
 @functools.cache  # once, although several parts of a program read a folder
 def _warn(where: str, names: str) -> None:
-    logger.warning("%s: unknown keys, which nothing reads: %s", where, names)
+    logger.warning("%s: ignored unknown keys: %s", where, names)

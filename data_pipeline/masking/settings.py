@@ -53,7 +53,9 @@ class MaskingSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mask_share + self.random_share > 1:
-            raise UserError("config.data.mask_share + config.data.random_share exceeds 1")
+            raise UserError(
+                "config.data.mask_share + config.data.random_share exceeds 1; lower one"
+            )
         if self.span_boundary and self.masking != "span":
             raise UserError(
                 f'config.data.span_boundary requires config.data.masking="span", not '

@@ -48,8 +48,8 @@ def expected_visits(
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):
         raise UserError(
-            f'source_weights leave nothing of the "{split.name}" split: all its sources have '
-            "weight 0; give one a positive weight"
+            f'source_weights: every source of the "{split.name}" split has weight 0; give one a '
+            "positive weight"
         )
     if language_smoothing == 1.0:
         return weight
@@ -58,7 +58,7 @@ def expected_visits(
     if visits.max() > MOST_VISITS:
         raise UserError(
             f"language_smoothing {language_smoothing:g}: the rarest language would be "
-            f"read {visits.max():,.0f} times per epoch, above {MOST_VISITS:,}; use one nearer 1"
+            f"read {visits.max():,.0f} times per epoch, above {MOST_VISITS:,}; use a value nearer 1"
         )
     return visits
 

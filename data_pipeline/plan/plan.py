@@ -74,7 +74,7 @@ class PlanSpec(PlanSettings):
         super().__post_init__()
         shortest, wanted = _PAIR if self.pairing in PAIRS else _BLOCK
         if self.seq_length < shortest:
-            raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}")
+            raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}; raise it")
         if self.predictions and len(self.predictions) != self.seq_length + 1:
             raise ValueError(f"predictions has {len(self.predictions)} entries, not seq_length + 1")
 

@@ -101,7 +101,7 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
         example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     if name in _WRITTEN:
-        raise UserError(f"--source={text}: written by bert_jax.build_store; use it from Python")
+        raise UserError(f"--source={text}: only bert_jax.build_store, in Python, takes documents")
     kind = _known(name)
     options = {option.name: option for option in (*_COMMON, *kind.options)}
     fields: dict[str, Any] = {"name": name}

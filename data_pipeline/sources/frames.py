@@ -78,9 +78,8 @@ class Frames:
         )  # the other frame of the same text
         if self.is_open and not is_repeated:
             raise UserError(
-                f"{self._path}: line {self._number + 1} begins a text of Project Gutenberg inside "
-                f"that of line {self._begun}, which no END line ends; divide the file, or add the "
-                "line"
+                f"{self._path}: line {self._number + 1} begins a text of Project Gutenberg before "
+                f"an END line ends that of line {self._begun}; split the file, or add the END line"
             )
         self._by_small_print = _START.search(line) is None
         self._begun, self._start, self._is_text = self._number + 1, self._number + 1, True

@@ -135,7 +135,7 @@ def check_length(path: Path, records: int) -> None:
     with storage_errors(path):
         size = size_of(path)
     if records > _MOST_PER_BYTE * size:
-        raise UserError(f"{path}: {records:,} records in {size:,} bytes, says {INFO}; {_AGAIN}")
+        raise UserError(f"{path}: {INFO} says {records:,} records in its {size:,} bytes; {_AGAIN}")
 
 
 def _check_records(path: Path, records: int) -> None:

@@ -29,7 +29,7 @@ def concerns(store: TokenStore) -> list[Concern]:
         Concern(
             f"{share:.1%} of the tokens{f' of {source}' if source else ''} are [UNK]",
             "the vocabulary lacks characters or words of this text: train one on it with "
-            "`bert-jax data tokenizer`, or use the one that it is meant for",
+            "`bert-jax data tokenizer`, or use the vocabulary made for it",
         )
         for source, share in unknown_shares(store).items()
         if share > MOST_UNKNOWN
@@ -38,10 +38,10 @@ def concerns(store: TokenStore) -> list[Concern]:
     if documents < FEWEST_DOCUMENTS and tokens < FEWEST_TOKENS:
         found.append(
             Concern(
-                "so little held-out text that its figures vary much with the choice of documents",
-                f"{count(documents, 'document')} with {count(tokens, 'token')}, below "
-                f"{FEWEST_DOCUMENTS} documents and {FEWEST_TOKENS:,} tokens: build with more text, "
-                "shorter documents, or a larger --held_out_share",
+                "little held-out text, so results depend strongly on which documents are in it",
+                f"{count(documents, 'document')} and {count(tokens, 'token')}, fewer than "
+                f"{FEWEST_DOCUMENTS} and {FEWEST_TOKENS:,}: build with more text, shorter "
+                "documents, or a larger --held_out_share",
             )
         )
     return found

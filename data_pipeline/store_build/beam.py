@@ -198,7 +198,7 @@ def _check_versions(unit: Unit, expected: Mapping[str, Any]) -> None:
     for name, here in versions_of(unit).items():
         if here != expected[name]:
             raise UserError(
-                f"a worker has another {name} ({here}) than the machine that started it "
+                f"the {name} of a worker ({here}) is not that of the machine that started it "
                 f"({expected[name]}), which may give other text; use a worker image without it"
             )
 

@@ -374,7 +374,7 @@ def _reuse(out: Path, inputs: _Inputs, progress: bool, strict: bool) -> TokenSto
         which = recorded and difference(recorded, inputs.settings)
         raise UserError(
             f"{out}: already has a token store built from other text, tokenizer or settings: "
-            f"{which or 'it does not say which'}; remove it or choose another --out"
+            f"{which or 'not recorded which'}; remove it or choose another --out"
         )
     if strict:
         check_dropped(manifest["sources"])

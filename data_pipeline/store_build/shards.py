@@ -103,7 +103,7 @@ class ShardFolders:
         others = _read(f"{self.shared}/{_SETTINGS}").get("shards", 0)
         if others and others != count and (built := len(self.finished())):
             raise UserError(
-                f"{self.shared}: has {of(built, 'shard')} of --shard=…/{others:,}, not of "
+                f"{self.shared}: has {of(built, 'shard')} built with --shard=…/{others:,}, not "
                 f"…/{count:,}; give --shard=I/{others}, or choose another --work"
             )
 

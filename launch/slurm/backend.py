@@ -85,7 +85,7 @@ class Slurm:
                 "that all nodes share"
             )
         if ":" in job.workdir:
-            raise UserError(f"--workdir={job.workdir}: PYTHONPATH has no way to write the colon")
+            raise UserError(f"--workdir={job.workdir}: a colon cannot be in PYTHONPATH; rename it")
         if self.gpus_per_node and self.tasks_per_node not in (0, self.gpus_per_node):
             raise UserError(
                 f"--tasks_per_node={self.tasks_per_node}: with --gpus_per_node="

@@ -52,7 +52,7 @@ def read(path: Path, store: TokenStore) -> spec.Ablation:
         ({"more": {"task.name": "rtee"}}, "config.tasks, 'pairs': .*rte"),
         (
             {"measures": ("single/token", "task/a/b"), "name": "a/b"},
-            "'a/b': must be the name of a folder",
+            "'a/b': give a name that a folder can have",
         ),
         ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
     ],

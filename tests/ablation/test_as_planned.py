@@ -166,7 +166,9 @@ def test_a_run_of_the_reference_that_is_another_leaves_no_verdict_at_all(made):
     made.change_config("token/2", lambda known: known["config"]["optimizer"].update(eps=1e-3))
     found = made.results()
     assert sentences.verdicts(found) == ["span: no verdict: token/2 is not as planned."]
-    line = "token/2 is in no mean: not as planned: config.optimizer.eps=0.001, not 1e-06."
+    line = (
+        "token/2 is left out of all means: not as planned: config.optimizer.eps=0.001, not 1e-06."
+    )
     assert line in sentences.conclusions(found)
 
 
@@ -332,7 +334,7 @@ def one_model(made: MadeRuns) -> None:
     ("change", "said"),
     [
         (fewer_steps, "task/pairs: config.phases[0].steps=3, not "),
-        (without_folder, "span/1/tasks/pairs is missing, the run that its values are of"),
+        (without_folder, "span/1/tasks/pairs is missing, the run with these values"),
         (lambda made: of_task(made, "span/1", step=0), "task/pairs: measured at step 0, not "),
         (
             lambda made: (made.path("span/1") / "tasks" / "pairs" / "config.json").unlink(),
@@ -359,7 +361,7 @@ def test_a_file_of_a_task_edited_between_commands_is_refused(tmp_path, store, mo
     path = tmp_path / "task" / "dev.tsv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-1]) + "\n")
-    message = r"config\.tasks: other examples than those .*\(pairs\.held_out differs\)"
+    message = r"config\.tasks: the examples differ from those .*\(pairs\.held_out\)"
     with pytest.raises(UserError, match=message):
         record.claim(made.dir, made.ablation)
 
@@ -391,7 +393,7 @@ def test_a_report_executes_nothing_that_a_workdir_names(tmp_path, store, monkeyp
     capsys.readouterr()
     assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 1
     err = capsys.readouterr().err
-    assert "a report executes no file that it names; give the same `bert-jax ablate run`" in err
+    assert "a report never executes a config file, so run the same `bert-jax ablate run`" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "trace").exists()
 

@@ -132,7 +132,10 @@ def test_a_run_with_damaged_values_is_excluded_by_its_name(case, name, made):
     assert list(found.excluded) == [name]
     assert said in found.excluded[name]
     assert found.primary["span"].seeds == 2
-    assert any(line.startswith(f"{name} is in no mean: ") for line in sentences.conclusions(found))
+    assert any(
+        line.startswith(f"{name} is left out of all means: ")
+        for line in sentences.conclusions(found)
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ def test_where_no_run_counts_the_reasons_are_said(made, capsys):
         made.change_values(run.name, without_metrics)
     assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 1
     err = capsys.readouterr().err
-    assert "no run counts. token/0 is in no mean: not as planned: mlm/loss in" in err
+    assert "no run can be compared. token/0 is left out of all means: not as planned: mlm/" in err
     assert err.count("\n") == 1
 
 

@@ -61,7 +61,7 @@ def test_every_run_is_in_one_shard(tmp_path, store):
     parts = [spec.shard_of(runs, f"{part}/4") for part in (1, 2, 3, 4)]
     assert sorted(run.name for part in parts for run in part) == sorted(run.name for run in runs)
     for text in ("17/16", "0/4", "3", "a/b"):
-        with pytest.raises(UserError, match=f"--shard={text}: give the number of a part"):
+        with pytest.raises(UserError, match=f"--shard={text}: give I/N for part I of N"):
             spec.shard_of(runs, text)
 
 
@@ -119,7 +119,7 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
             {"variants": {"a": {}, "b": {"seed": 7}}},
             "config.variants, 'b': seed is the same for all variants",
         ),
-        ({"variants": {"a/b": {}, "b": {}}}, "'a/b': must be the name of a folder"),
+        ({"variants": {"a/b": {}, "b": {}}}, "'a/b': give a name that a folder can have"),
         (
             {"measures": ("single/spam", "single/token")},
             "form 'single/spam': 'spam' does not exist; did you mean span?",
@@ -166,7 +166,7 @@ def test_other_bad_input_is_one_line(tmp_path, store, capsys):
         "  config.task.name = 'rte'\n  return config\n"
     )
     cases = {
-        (*words, "--shard=17/16"): "--shard=17/16: give the number of a part, from 1/N to N/N",
+        (*words, "--shard=17/16"): "--shard=17/16: give I/N for part I of N, from 1/N to N/N",
         (*words, "--config.store="): "config.store is empty",
         (*words, "--config.equal=step"): "did you mean steps?",
         ("ablate", "run", "--config=demo", "--workdir=A"): "a configuration of one run, not an",
@@ -249,7 +249,7 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
     with pytest.raises(UserError, match=r"config\.changes\.log_every_steps=10, not 20"):
         record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), log_every_steps=20))
     replaced = small_store(tmp_path / "other", documents=50)
-    with pytest.raises(UserError, match=r"another store than that of the ablation .*train differs"):
+    with pytest.raises(UserError, match=r"not the store of the ablation .*train differs"):
         record.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
     (tmp_path / "A" / "ablation.json").write_text("{}")
     with pytest.raises(UserError, match="not written by `bert-jax ablate run`"):

@@ -98,9 +98,9 @@ def test_layers_are_numbers_and_ranges(layers, expected) -> None:
 @pytest.mark.parametrize(
     ("layers", "problem"),
     [
-        ("7", r"layers: 7 is none of 0 \(the embeddings\) to 6, the last"),
-        ("-8", "layers: -8 is none of"),
-        ("5:2", r"layers='5:2': '5:2' is none of 0 to 6"),
+        ("7", r"layers: 7 is not from 0 \(the embeddings\) to 6"),
+        ("-8", "layers: -8 is not from"),
+        ("5:2", r"layers='5:2': '5:2' selects no layer from 0 to 6"),
         ("last", "layers='last'; give numbers and ranges"),
         ("", "layers=''; give numbers and ranges"),
         ("1:2:3:4", "give numbers and ranges"),
@@ -293,12 +293,12 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
         return str(error.value)
 
     assert problem(Settings(), "a.txt").endswith(
-        "vectors of lines are written as .npy; give such a name"
+        "vectors of lines are written as .npy; give a name with that ending"
     )
     assert "token vectors are written as .parquet" in problem(Settings(pooling="none"))
     assert "spans needs pooling=mean or max" in problem(Settings(pooling="cls", spans=True))
     assert "missing; create it, or choose another" in problem(Settings(), "missing/a.npy")
-    assert "layers: 40 is none of" in problem(Settings(layers="40"))
+    assert "layers: 40 is not from" in problem(Settings(layers="40"))
     assert "missing.txt: cannot be read (No such file" in problem(
         Settings(), source=tmp_path / "missing.txt"
     )

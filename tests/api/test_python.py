@@ -249,7 +249,7 @@ def test_a_name_is_not_a_configuration(tmp_path):
 
 
 def test_documents_are_no_source_of_the_command_line():
-    with pytest.raises(bert_jax.UserError, match=r"written by bert_jax\.build_store"):
+    with pytest.raises(bert_jax.UserError, match=r"only bert_jax\.build_store"):
         parse_source("documents:rows.jsonl")
 
 

@@ -171,7 +171,7 @@ def test_two_outputs_are_two_files(tmp_path, capsys) -> None:
     same = tmp_path / "sub/../a.json"
     (tmp_path / "sub").mkdir()
     line = refused(["predict", f"--out={tmp_path}/a.json", f"--nbest={same}"], same, capsys)
-    assert "is written twice" in line
+    assert "overlaps the output" in line
 
 
 def test_only_a_format_without_a_mark_has_overwrite() -> None:
@@ -301,5 +301,5 @@ def test_a_folder_that_appears_by_a_rename_has_a_name(
     monkeypatch.chdir(tmp_path / "here/sub" if name == ".." else tmp_path / "here")
     before, path = tree(tmp_path), name or tmp_path / "here"
     assert cli.main([*verb.split(), f"--out={path}"]) == exit_codes.FAILED
-    assert f"error: {path}: give the name of a new folder" in capsys.readouterr().err
+    assert f"error: {path}: this folder would be replaced" in capsys.readouterr().err
     assert tree(tmp_path) == before

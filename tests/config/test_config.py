@@ -235,7 +235,7 @@ def changed(**values: object) -> dict:
         ),
         (
             {"data__mask_share": 0.95},
-            "config.data.mask_share + config.data.random_share exceeds 1",
+            "config.data.mask_share + config.data.random_share exceeds 1; lower one",
         ),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:50],

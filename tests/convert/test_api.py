@@ -155,7 +155,7 @@ def test_what_fill_mask_cannot_do_is_said(model):
     long = "dog " * (limit - 3)
     assert len(model.fill_mask(f"{long}[MASK]")) == 1  # the last place there is
     assert len(model.fill_mask(f"a [MASK] {long * 2}")) == 1  # only what follows is cut off
-    with pytest.raises(UserError, match=r"a \[MASK\] beyond the model's 40"):
+    with pytest.raises(UserError, match=r"a \[MASK\] after the model's limit of 40"):
         model.fill_mask(f"{long} dog [MASK]")
     with pytest.raises(UserError, match="top_k=0"):
         model.fill_mask("[MASK]", top_k=0)

@@ -266,7 +266,7 @@ def test_another_architecture_is_one_line(
         (["run@3", "run"], FAILED, "run: no checkpoint of step 3; complete steps: 2, 4"),
         (["exported@3", "run"], FAILED, "exported@3: no such folder"),
         (["run", "x://y"], FAILED, "unknown protocol"),
-        (["run", "latin"], FAILED, "latin: a file, but no zip"),
+        (["run", "latin"], FAILED, "latin: a file, but not a zip"),
         (["run", "cut"], FAILED, f"cut: the weights have no {IN_LAYER_2}"),
         (["run", "run", "--text=nowhere"], FAILED, "nowhere: cannot be read"),
         (["run", "run", "--text=run"], FAILED, "run: cannot be read (Is a directory)"),

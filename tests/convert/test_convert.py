@@ -228,7 +228,7 @@ def test_only_an_export_is_replaced(exported, tokenizer):
     export(params, config, tokenizer, out, card=Card(step=8))
     assert "8 steps" in (out / "README.md").read_text()
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"notes\.txt: is not of the export in this folder"):
+    with pytest.raises(UserError, match=r"notes\.txt: does not belong to the export"):
         export(params, config, tokenizer, out, card=Card())
     assert (out / "notes.txt").read_text() == "mine"
     assert os.listdir(out.parent) == [out.name]

@@ -284,8 +284,11 @@ WORD, QUERY = (
     ("damage", "message"),
     [
         (tensors(lambda t: {k: v for k, v in t.items() if k != QUERY}), f"no {QUERY}"),
-        (tensors(lambda t: t | {"classifier.weight": t[QUERY]}), "no place for classifier.weight"),
-        (tensors(lambda t: t | {"a\nb\x1b[31m": t[QUERY]}), "has no place for a\\nb\\x1b[31m"),
+        (
+            tensors(lambda t: t | {"classifier.weight": t[QUERY]}),
+            "no parameter for classifier.weight",
+        ),
+        (tensors(lambda t: t | {"a\nb\x1b[31m": t[QUERY]}), "has no parameter for a\\nb\\x1b[31m"),
         (tensors(lambda t: t | {QUERY: t[QUERY][1:].copy()}), f"{QUERY} has shape [31]"),
         (
             tensors(lambda t: t | {"cls.predictions.decoder.weight": t[WORD] + 1}),
@@ -364,7 +367,7 @@ def test_a_damaged_file_in_a_zip_is_named_as_the_user_has_it(
     [
         ("absent", "no such folder; a model on the Hugging Face hub is hf:ORG/NAME"),
         ("a.zip", "holds no model of google-research/bert"),
-        ("file", "a file, but no zip"),
+        ("file", "a file, but not a zip"),
         ("https://host/org/bert", "unknown protocol https://; use gs://"),
     ],
 )

@@ -130,7 +130,7 @@ BIAS = "bert/pooler/dense/bias/adam_v"
     [
         (changed(as_released), "/adam_m; released checkpoints have no moments"),
         (changed(lambda t: {k: v for k, v in t.items() if k != BIAS}), f"has no {BIAS}; released"),
-        (changed(lambda t: t | {BIAS: t[BIAS][1:]}), f"{BIAS} has another shape than its tensor"),
+        (changed(lambda t: t | {BIAS: t[BIAS][1:]}), f"the shape of {BIAS} is not its"),
         (
             changed(lambda t: {k: v for k, v in t.items() if k != "global_step"}),
             "the checkpoint has no global_step",

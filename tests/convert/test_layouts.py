@@ -294,7 +294,7 @@ def test_without_transformers_a_line_says_what_to_do(tmp_path, monkeypatch):
         (
             "sentencepiece.bpe.model",
             "RobertaTokenizer",
-            "RobertaTokenizer, the class named beside it, does",
+            "RobertaTokenizer, the tokenizer class that this folder names, does",
         ),
     ],
 )

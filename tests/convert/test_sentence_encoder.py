@@ -201,7 +201,7 @@ def test_a_pool_that_is_asked_for_is_taken_and_an_unknown_layer_of_it_refused(fo
     add_parts(folder, ("Pooling", old_pooling("cls"), {}), ("Normalize", {}, {}))
     model = bert_jax.load(folder)
     np.testing.assert_array_equal(model.encode(SOME, pooling="mean"), plain)
-    with pytest.raises(UserError, match="cls pooling, normalization are of its last layer"):
+    with pytest.raises(UserError, match="cls pooling, normalization use its last layer"):
         model.encode(SOME, layers="-2:")
 
 
@@ -356,17 +356,20 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (parts("CNN", "Pooling"), "CNN after the encoder; bert-jax reads a Pooling there"),
-        (parts("Dense", "Pooling"), "Dense after the encoder"),
-        (parts(), "nothing after the encoder"),
+        (parts("CNN", "Pooling"), "the second module is CNN; bert-jax needs a Pooling"),
+        (parts("Dense", "Pooling"), "the second module is Dense"),
+        (parts(), "the second module is nothing"),
         (
             lambda f: add_parts(f, ("Pooling", old_pooling("cls"), {}), ("LSTM", {}, {})),
-            "cannot apply LSTM there; known are Pooling, Dense, Normalize",
+            "module LSTM is not supported there; valid: Pooling, Dense, Normalize",
         ),
-        (file("modules.json", {}), "not a list of parts"),
+        (file("modules.json", {}), "not a list of modules"),
         (file("modules.json", [*OUTSIDE]), "path='../x' is not a folder beside it"),
         (file("modules.json", [{"type": "own.Model", "path": ""}]), "needs code of its own"),
-        (file("modules.json", [{"type": f"{OLD}.CLIPModel", "path": ""}]), "begins with CLIPModel"),
+        (
+            file("modules.json", [{"type": f"{OLD}.CLIPModel", "path": ""}]),
+            "the first module is CLIPModel",
+        ),
         (pooling(), "config.json: missing"),
         (pooling(**old_pooling("cls", word_embedding_dimension=7)), "dimension=7, but the encoder"),
         (
@@ -378,17 +381,20 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
         (layer(activation_function="own.Swish"), "'own.Swish' is not supported; only Identity"),
         (layer(activation_function="torch.nn.modules.activation.Mish"), "Mish' is not supported"),
         (layer(activation_function="torch.nn.evil.Tanh"), "torch.nn.evil.Tanh' is not supported"),
-        (layer(module_input_name="token_embeddings"), "a layer on something else than the vector"),
-        (layer(in_features=3), "in_features=3, out_features=5 after"),
-        (layer(in_features=float(WIDTH)), f"in_features={WIDTH}.0, out_features=5 after {WIDTH}"),
-        (layer(out_features=True), "out_features=True after"),
-        (layer(out_features=5.0), "out_features=5.0 after"),
-        (layer(out_features=0), "out_features=0 after"),
+        (layer(module_input_name="token_embeddings"), "a layer on something other than the vector"),
+        (layer(in_features=3), "in_features=3, out_features=5, but the"),
+        (
+            layer(in_features=float(WIDTH)),
+            f"in_features={WIDTH}.0, out_features=5, but the input has {WIDTH}",
+        ),
+        (layer(out_features=True), "out_features=True, but the"),
+        (layer(out_features=5.0), "out_features=5.0, but the"),
+        (layer(out_features=0), "out_features=0, but the"),
         (
             lambda f: add_parts(
                 f, ("Pooling", old_pooling("cls", "mean"), {}), ("Dense", dense(), LINEAR)
             ),
-            f"in_features={WIDTH}, out_features=5 after {2 * WIDTH} numbers",
+            f"in_features={WIDTH}, out_features=5, but the input has {2 * WIDTH} dim",
         ),
         (layer(use_residual=True), "residual.weight is None, expected"),
         (layer(bias=False), "linear.bias is"),
@@ -399,13 +405,16 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
         (file(ENCODER, {"query_length": 32}), "query_length=32 is not supported"),
         (file(ENCODER, {"model_args": {"a": 1}}), "model_args={'a': 1} is not supported"),
         (file(ABOUT, {"model_type": "SparseEncoder"}), "model_type='SparseEncoder' is not supp"),
-        (file(ABOUT, {"default_prompt_name": "q"}), "default_prompt_name='q' is none of"),
-        (file(ABOUT, {"default_prompt_name": ["q"]}), "default_prompt_name=['q'] is none of"),
+        (file(ABOUT, {"default_prompt_name": "q"}), "default_prompt_name='q' is not one of"),
+        (file(ABOUT, {"default_prompt_name": ["q"]}), "default_prompt_name=['q'] is not one of"),
         (file(ABOUT, {"prompts": {"q": 1}}), "should be texts by name"),
         (file(ABOUT, {"truncate_dim": 0}), "truncate_dim=0 should be 1 or more"),
         (beside("Pooling", "extra_config.json"), "extra_config.json: not a file that bert-jax"),
         (beside("Pooling", "model.safetensors"), "1_Pooling/model.safetensors: weights, which"),
-        (beside("Pooling", "1_Dense/config.json"), "1_Pooling/1_Dense: a part of a model that"),
+        (
+            beside("Pooling", "1_Dense/config.json"),
+            "1_Pooling/1_Dense: looks like a part of the model",
+        ),
         (beside("Normalize", "pytorch_model.bin"), "2_Normalize/pytorch_model.bin: weights, whi"),
         (beside("Dense", "scale.json"), "2_Dense/scale.json: not a file that bert-jax knows"),
         (beside("Dense", "gate.safetensors"), "2_Dense/gate.safetensors: weights that a layer"),
@@ -421,7 +430,7 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
             )
             for where in ("evil", "models.evil", "base.modules.evil", "evil.modules.normalize")
         ),
-        (file("2_Dense/config.json", dense()), "a part of a model that nothing in the folder nam"),
+        (file("2_Dense/config.json", dense()), "looks like a part of the model, but no modules"),
     ],
 )
 def test_what_cannot_be_applied_is_one_line(change, message, folder, tmp_path, capsys):
@@ -435,7 +444,9 @@ def test_what_cannot_be_applied_is_one_line(change, message, folder, tmp_path, c
 
 def test_parts_without_modules_json_are_refused(folder):
     write(folder, "1_Pooling/config.json", old_pooling("cls"))
-    with pytest.raises(UserError, match="1_Pooling: a part of a model that nothing in the folder"):
+    with pytest.raises(
+        UserError, match="1_Pooling: looks like a part of the model, but no modules"
+    ):
         bert_jax.load(folder)
 
 

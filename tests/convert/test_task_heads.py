@@ -165,9 +165,7 @@ def test_the_dropout_of_a_head_is_that_of_transformers(layout, task, values, rat
 
 
 def test_a_head_that_no_class_computes_is_one_line():
-    with pytest.raises(
-        UserError, match=r"no class of transformers' RoFormer computes our multiple"
-    ):
+    with pytest.raises(UserError, match=r"no class of transformers for RoFormer has the multiple"):
         task_config("roformer", CHOICE)
 
 
@@ -230,15 +228,21 @@ def without(*names: str):
         ),
         (
             set_tensors(lambda t: t | {"cls.predictions.bias": t["classifier.bias"]}),
-            "no place for cls.predictions.bias in a 'BertForSequenceClassification'; nothing",
+            "no parameter for cls.predictions.bias in a 'BertForSequenceClassification'; nothing",
         ),
         (
             set_config(architectures=["BertForMultipleChoice"]),
             "classifier.weight has shape [3, 32], config.json requires [1, 32]",
         ),
-        (set_config(architectures=["BertForMaskedLM"]), "no place for classifier.bias and 1 more"),
-        (set_config(architectures=None), "no place for classifier.bias and 1 more; nothing"),
-        (set_config(architectures=[7]), "no place for classifier.bias and 1 more in a 7; nothing"),
+        (
+            set_config(architectures=["BertForMaskedLM"]),
+            "no parameter for classifier.bias and 1 more",
+        ),
+        (set_config(architectures=None), "no parameter for classifier.bias and 1 more; nothing"),
+        (
+            set_config(architectures=[7]),
+            "no parameter for classifier.bias and 1 more in a 7; nothing",
+        ),
     ],
 )
 def test_a_head_that_is_not_whole_is_one_line(damage, message, tokenizer, tmp_path, capsys):

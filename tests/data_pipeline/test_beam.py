@@ -268,7 +268,10 @@ def test_a_worker_with_another_library_builds_nothing(corpus: list[str], tmp_pat
     assert not unit.shard.exists()
     said = (tmp_path / "failure.txt").read_text()
     here = units.versions_of(unit)["tokenizers"]
-    assert f"another tokenizers ({here}) than the machine that started it (0.1)" in said
+    assert (
+        f"the tokenizers of a worker ({here}) is not that of the machine that started it (0.1)"
+        in said
+    )
 
 
 @pytest.mark.slow

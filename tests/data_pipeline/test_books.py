@@ -267,7 +267,9 @@ def test_every_book_of_a_file_of_several_is_read(written: Written) -> None:
 
 def test_a_book_that_begins_inside_another_is_an_error_with_its_line(written: Written) -> None:
     first = GUTENBERG.format("A").split("*** END")[0]
-    with pytest.raises(UserError, match=r"line 3 begins a text .* inside that of line 1, which no"):
+    with pytest.raises(
+        UserError, match=r"line 3 begins a text .* before an END line ends that of line 1"
+    ):
         written("books", "t.txt", first + GUTENBERG.format("B"))
 
 

@@ -161,7 +161,7 @@ def test_a_merge_names_the_shards_that_are_missing(
     capsys.readouterr()
     kept = contents(tmp_path / ".store.building")
     assert build(corpus, tmp_path / "store", "--shard=2/4") == 1
-    assert "of --shard=…/5, not of …/4; give --shard=I/5, or choose another --work" in error(capsys)
+    assert "with --shard=…/5, not …/4; give --shard=I/5, or choose another --work" in error(capsys)
     assert contents(tmp_path / ".store.building") == kept
     assert build(corpus, tmp_path / "store", "--merge") == 1
     line = error(capsys)
@@ -326,7 +326,7 @@ def test_shards_in_a_bucket(
             ["--merge", "--work=gs://bucket/wrok"],
         ):
             assert build(corpus, tmp_path / "new/store", *flags) == 1
-            assert ("not of …/3" if "wrok" not in flags[1] else "no shards there") in error(capsys)
+            assert ("not …/3" if "wrok" not in flags[1] else "no shards there") in error(capsys)
         assert not (tmp_path / "new").exists()
         assert "shards are missing, of --shard=" in said
         assert "the checksum of tokens does not match" in said

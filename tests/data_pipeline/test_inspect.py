@@ -214,7 +214,7 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
         rf"held-out text\W+8 documents, {len(store.held_out.tokens)} tokens",
         r"\[UNK\]\W+0\.",
     )
-    for told in (*quality, "so little held-out", "under 64 tokens"):
+    for told in (*quality, "little held-out text", "under 64 tokens"):
         assert re.search(told, out)
         assert re.search(told, re.sub(r"<[^>]+>", " ", page.read_text()))
     reader = Reader()

@@ -144,7 +144,7 @@ def test_an_unknown_source_is_named_with_the_nearest():
 
 def test_nothing_left_is_said():
     split, _ = mixed()
-    with pytest.raises(UserError, match='leave nothing of the "train" split'):
+    with pytest.raises(UserError, match='every source of the "train" split has'):
         make_plan(split, PlanSpec(64, source_weights="books=0,wiki=0"), 0, sources=SOURCES)
 
 

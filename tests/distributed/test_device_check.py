@@ -36,7 +36,7 @@ def test_a_complete_job_passes(two_processes):
 
 def test_a_host_that_jax_takes_for_process_0_of_1_is_named():
     """As on hosts whose TPU runtime has found the others, but JAX has not."""
-    line = r"^host-1 \(process 1\): JAX calls this process 0 of 1, not 1 of 2; start one process"
+    line = r"^host-1 \(process 1\): for JAX this is process 0 of 1, not 1 of 2; start one process"
     with pytest.raises(UserError, match=line):
         check_devices(peers(1, 2))
 

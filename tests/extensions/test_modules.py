@@ -204,7 +204,7 @@ def test_one_file_in_two_places_is_one_module(folder: Path, capsys: pytest.Captu
 def test_a_name_that_could_not_be_typed_is_refused():
     with without_users_rows():
         for name in ("a/b", "a@1", "a,b", "a:b", ""):
-            with pytest.raises(UserError, match="a name has letters, digits and '_' alone"):
+            with pytest.raises(UserError, match="give a name of letters, digits and '_' only"):
                 MODES.add(name, MODES["token"])
         for table, name in ((tasks.KINDS, "sst2"), (sources.KINDS, "documents")):
             with pytest.raises(UserError, match=f"{name!r} exists; give yours another name"):

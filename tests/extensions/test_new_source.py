@@ -101,13 +101,13 @@ def test_a_build_with_workers_is_killed_and_resumes_to_the_same_bytes(
     line = error(capsys, *BUILD, "--out=store")
     assert "source kind 'subtitles' is unknown" in line
     known = f"--module=toy.py (sha256 {file_digest(folder / 'toy.py')[:12]}…)"
-    assert line.endswith(f"store was built with {known}: give it")
+    assert line.endswith(f"store was built with {known}: add it")
 
     code, said = command(capsys, *words, "--workers=2", "--out=store")
     assert code == 0
     assert "resuming: " in said
     assert contents(folder / "store") == contents(folder / "clean")
-    assert error(capsys, *BUILD, "--out=store").endswith(f"{known}: give it")
+    assert error(capsys, *BUILD, "--out=store").endswith(f"{known}: add it")
 
 
 def test_a_changed_module_is_another_text(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -137,11 +137,14 @@ def test_the_golden_is_what_transformers_gives(layout: str, folder: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"phases[0]__examples_per_row": 8}, r"give '--config\.phases\[0\]\.examples_per_row=1'$"),
+        ({"phases[0]__examples_per_row": 8}, r"set '--config\.phases\[0\]\.examples_per_row=1'$"),
         ({"task__name": "tagging"}, "has no effect for tagging; leave it out"),
-        ({"model__layout": "roberta"}, "padding has a position of its own in RoBERTa"),
-        ({"model__norm_position": "pre"}, "padding has a position of its own in RoBERTa"),
-        ({"task__layers": "-1"}, "is not for a frozen encoder; leave out config.task.layers"),
+        ({"model__layout": "roberta"}, "RoBERTa gives padding a position of its own"),
+        ({"model__norm_position": "pre"}, "RoBERTa gives padding a position of its own"),
+        (
+            {"task__layers": "-1"},
+            "cannot be used with a frozen encoder; leave out config.task.layers",
+        ),
     ],
 )
 def test_where_there_is_no_such_loss_it_is_refused(changes: dict, problem: str) -> None:

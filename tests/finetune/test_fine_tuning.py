@@ -331,7 +331,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.name": "rta"}, "config.task.name='rta'; did you mean rte?"),
         ({"task.data": ""}, "config.task.data is empty"),
         ({"task.data": "nowhere"}, "nowhere: no such folder; give the one that has train.tsv"),
-        ({"task.label": "y"}, "config.task.label=y has no effect for rte, whose files GLUE names"),
+        ({"task.label": "y"}, "config.task.label=y has no effect for rte, whose files and"),
         ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
@@ -341,7 +341,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         (
             {"phases[0].steps": 4},
             "config.phases[0].steps=4 has no effect: config.task.epochs=3.0 makes it 30; set "
-            "config.task.epochs in its place",
+            "config.task.epochs instead",
         ),
         ({"optimizer.warmup_steps": 4}, "no effect: config.task.warmup_share=0.1 makes it 3; set"),
         ({"evaluation.every_steps": 4}, "no effect: config.task.evaluations=1 makes it 10; set"),

@@ -194,16 +194,16 @@ def test_a_damaged_name_does_not_make_a_file_one_without_labels(task: str, tmp_p
     ((name, target),) = read_with(*columns, label)
     assert (name, target is None) == (columns[0], False)
     for wrong in (label[:-1], label.upper() + "S", "?", f"my {label}"):
-        with pytest.raises(UserError, match=f"no column {label!r}, and .* rename it to {label}"):
+        with pytest.raises(UserError, match=f"no column {label!r}, but .* rename it to {label}"):
             read_with(*columns, wrong)
     for wrong in (f"{label} ", f"\u200b{label}"):  # white space is no damage
         assert read_with(*columns, wrong) == [(name, target)]
     for wrong in (columns[0].upper(), f"{columns[0]}_"):
-        with pytest.raises(UserError, match=f"column '{wrong}' is nearly '{columns[0]}'; rename"):
+        with pytest.raises(UserError, match=f"column '{wrong}' looks like '{columns[0]}'; rename"):
             read_with(wrong, *columns[1:], label)
     with pytest.raises(UserError, match=f"2 columns are named {label!r}"):
         read_with(label, *columns[1:], label)
-    with pytest.raises(UserError, match=r"\.tsv: the first line is no header, it"):
+    with pytest.raises(UserError, match=r"\.tsv: the first line is not a header: it"):
         read_with(*row.upper().split("|"))
 
 

@@ -65,13 +65,13 @@ def test_examples_of_one_context_stay_together(tmp_path: Path) -> None:
         (
             TABLE.replace("\t2\n", "\t3\n"),
             {},
-            "row 3: label '3' is no choice: no number from 0 to 2",
+            "row 3: label '3' is neither a number from 0 to 2",
         ),
-        (TABLE.replace("\tb\n", "\t\n"), {}, "row 2: label '' is no choice"),
+        (TABLE.replace("\tb\n", "\t\n"), {}, "row 2: label '' is neither"),
         (
             "q\t1\t0\tanswer\nWho?\tdal\tbel\t1\n",
             {"choices": "1,0"},
-            "a label 1 may be the column of this name or choice 1, another column",
+            "label 1 is ambiguous: it may be the column 1 or the number",
         ),
         (TABLE, {"choices": "a,b,d"}, "no column 'd'"),
         (TABLE, {"choices": "a"}, "config.task.choices=a; give two or more columns"),

@@ -47,11 +47,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
                 "labels": ("a", "b"),
                 "problem_type": "multi_label_classification",
             },
-            "the model gives a text 2 scores or labels at once",
+            "the model predicts 2 scores or labels for a text",
         ),
         (
             HEAD | {"problem_type": "regression"},
-            "the model gives a text 2 scores",
+            "the model predicts 2 scores",
         ),
     ],
 )

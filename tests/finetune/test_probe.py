@@ -153,7 +153,7 @@ def test_a_head_on_other_layers_is_not_taken(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task__layers": "3"}, "config.task.layers: 3 is none of 0 (the embeddings) to 2"),
+        ({"task__layers": "3"}, "config.task.layers: 3 is not from 0 (the embeddings) to 2"),
         ({"task__layers": "last"}, "config.task.layers='last'; give numbers and ranges"),
         ({"task__join": "mean"}, "config.task.join=mean has no effect without config.task.layers"),
         ({"task__pooling": "cls"}, "config.task.pooling=cls has no effect without"),

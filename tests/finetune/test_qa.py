@@ -103,7 +103,7 @@ def test_long_questions_and_empty_contexts_have_windows(tokenizer: Tokenizer) ->
     assert (len(empty.spans), empty.target, empty.question_cut) == (0, (0, 0), False)
     answers = predict(long, [empty], [np.zeros((len(empty.token_ids), 2))], no_answer=False)
     assert (answers.text, answers.best, answers.null_score) == ("", (), np.inf)
-    with pytest.raises(UserError, match="rows of 66 tokens, stride 128: no place for a context"):
+    with pytest.raises(UserError, match="rows of 66 tokens, stride 128: no room for a context"):
         windows([long], tokenizer, Lengths(row=66))
 
 

@@ -143,7 +143,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         (
             "a.tsv",
             "A\t1\nB\t2\n",
-            "no column 'text'; valid: 1, A; if the first line is no header, add one",
+            "no column 'text'; valid: 1, A; if the first line is not a header, add one",
         ),
         ("a.tsv", "text\tlabel\tlabel\n", "2 columns are named 'label'; rename one"),
         ("a.tsv", "", "empty"),
@@ -471,7 +471,9 @@ def test_strict_refuses_them_and_so_does_a_file_without_others(tmp_path: Path) -
 )
 def test_a_misspelled_key_of_a_question_is_an_error(key: str, wanted: str, tmp_path: Path) -> None:
     path = squad_file(tmp_path, {key: []})
-    with pytest.raises(UserError, match=f"question 1: key '{key}' is nearly '{wanted}'; rename it"):
+    with pytest.raises(
+        UserError, match=f"question 1: key '{key}' looks like '{wanted}'; rename it"
+    ):
         squad.read(path)
 
 

@@ -51,7 +51,7 @@ def test_words_beyond_a_row_are_read_with_the_words_before_them(tokenizer: Token
     assert all(window.positions[0] > 1 for window in made[1:])  # a context
     assert all(len(window.token_ids) <= 14 for window in made)
     assert np.concatenate([window.words for window in made]).tolist() == list(range(24))
-    with pytest.raises(UserError, match="rows of 2 tokens have no place for a word"):
+    with pytest.raises(UserError, match="rows of 2 tokens have no room for a word"):
         windows([sentence(words)], tokenizer, 2)
 
 

@@ -49,7 +49,7 @@ def test_tags_are_learned_predicted_and_exported(
     out = tmp_path / "tags.txt"
     words = [f"--model={tmp_path / 'run'}", f"--input={folder}", "--split=dev"]
     assert predict(*words, f"--out={out}", "--nbest=nbest.json") == 1
-    assert "--nbest: not for a model of tagging; leave it out\n" in capsys.readouterr().err
+    assert "--nbest has no effect for a tagging model; leave it out\n" in capsys.readouterr().err
     assert predict(*words, f"--out={out}") == 0
     truth = conll.read(folder / "dev.txt")
     found = [
@@ -70,7 +70,9 @@ def test_tags_are_learned_predicted_and_exported(
     assert model.tag([[word for word, _ in part] for part in short]) == [
         [tag for _, tag in part] for part in short
     ]
-    with pytest.raises(UserError, match="head is of tagging, not of classification or regression"):
+    with pytest.raises(
+        UserError, match="the model has a tagging head; give one with a classification or"
+    ):
         model.predict("bal")
 
 

@@ -179,7 +179,7 @@ def test_the_config_file_of_a_job_travels_to_where_its_command_may_read_it(tmp_p
     assert words[1].startswith(f"--config={workdir}/launch/b1/")
     gate(words)
     (workdir / "mine.py").write_bytes(mine.read_bytes())
-    with pytest.raises(UserError, match=r"holds the input .*run/mine\.py"):
+    with pytest.raises(UserError, match=r"contains the input .*run/mine\.py"):
         gate([words[0], f"--config={workdir}/mine.py", words[2]])
 
 

@@ -212,7 +212,7 @@ def test_a_form_that_cannot_run_is_refused_in_one_line(
 
 @pytest.mark.parametrize("form", ["pallas", "cudnn"])
 def test_a_kernel_that_should_drop_probabilities_is_refused(form: str) -> None:
-    with pytest.raises(UserError, match="has no dropout"):
+    with pytest.raises(UserError, match="has no attention dropout"):
         config_of(form, drop=0.1)
 
 

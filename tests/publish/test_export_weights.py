@@ -96,7 +96,9 @@ def test_an_export_replaces_one_with_other_files(
     assert [path.name for path in out.glob("model*")] == ["model.safetensors"]
     write(out, params, tokenizer, max_shard_size="20KB")
     (out / "model-extra.safetensors").write_bytes(b"mine")
-    with pytest.raises(bert_jax.UserError, match=r"model-extra\.safetensors: is not of the export"):
+    with pytest.raises(
+        bert_jax.UserError, match=r"model-extra\.safetensors: does not belong to the export"
+    ):
         write(out, params, tokenizer)
 
 

@@ -217,8 +217,8 @@ BIAS = "opt/1/nu/mlm/bias"
             "has the moments of bert_adamw, but the run trains with adamw",
         ),
         (None, {"phases[0].steps": 2}, "is at step 2, but config.phases have 2 steps"),
-        (None, {"init_vocabulary": "extend"}, "config.init_vocabulary=extend makes rows that"),
-        (None, {"init_positions": "repeat"}, "config.init_positions=repeat makes rows that"),
+        (None, {"init_vocabulary": "extend"}, "config.init_vocabulary=extend adds embedding rows"),
+        (None, {"init_positions": "repeat"}, "config.init_positions=repeat adds embedding rows"),
         (None, {"init": ""}, "config.init_optimizer=carry has no effect without config.init"),
         (
             rewritten(lambda s: {k: v for k, v in s.items() if k != BIAS}),
@@ -255,6 +255,6 @@ def test_a_time_budget_decides_no_schedule_that_has_begun(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     config = carried(four_steps(store), source / "exported")
-    with pytest.raises(UserError, match="--time_budget decides the steps of a new schedule"):
+    with pytest.raises(UserError, match="--time_budget sets the steps of a new schedule"):
         bert_jax.pretrain(config, tmp_path / "run", time_budget="1s")
     assert not (tmp_path / "run").exists()

@@ -85,7 +85,7 @@ def test_an_extension_by_nothing_is_the_model() -> None:
     [
         (OLD[:-1], f"entry {len(OLD) - 1} of the model's vocabulary is '1', that of the store is"),
         ([*OLD[:6], "b", *OLD[7:]], "entry 6 of the model's vocabulary is 'at', that of the store"),
-        ([*OLD[:6], "b", *OLD[6:]], "is 'b'; to extend, keep all entries"),
+        ([*OLD[:6], "b", *OLD[6:]], "is 'b'; for config.init_vocabulary=extend, keep"),
     ],
 )
 def test_what_extends_nothing_is_one_line(entries: list[str], message: str) -> None:
@@ -237,7 +237,7 @@ def test_positions_repeat_the_table(
         ({"init_vocabulary": "replace", "model.hidden_size": 64}, "--config.model.hidden_size=32"),
         (
             {"init_vocabulary": "replace", "model.max_position_embeddings": 64},
-            "use --config.model.max_position_embeddings=32, or --config.init_positions=repeat",
+            "set --config.model.max_position_embeddings=32, or --config.init_positions=repeat",
         ),
     ],
 )

@@ -42,8 +42,8 @@ FILES: Final[tuple[Entry, ...]] = (
     refused("head_config.json pytorch_model_head.bin", "a head of adapters beside the weights"),
     refused("config_setfit.json model_head.pkl model_head.bin", "a classifier of SetFit on the "
             "vectors, which would be lost; take its encoder alone"),
-    refused("quant*_config.json quantization_config.json", "weights that are no numbers of a "
-            "floating-point type; save the model without quantization"),
+    refused("quant*_config.json quantization_config.json",
+            "quantized weights; save the model without quantization"),
     refused("spiece.model tokenizer.model spm.model", "a vocabulary of SentencePiece that only "
             "its own class reads; save the tokenizer as tokenizer.json", "tokenizer.json"),
     # Of refused files, `unless` names another file that is read instead.

@@ -32,8 +32,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     refused("cross_attention_hidden_size", "a decoder; give an encoder", None),
     refused("pruned_heads", "heads of some layers are cut out", None, {}),
     refused("quantization_config compression_config",
-            "weights that are no numbers of a floating-point type; save the model without "
-            "quantization", None, {}),
+            "quantized weights; save the model without quantization", None, {}),
     refused("auto_map", "needs code of its own (auto_map), which bert-jax never runs", None, {}),
     refused("adapters adapter_fusion", "adapters change what a layer computes", None, {}),
     refused("per_layer_config", "layers differ from one another", None, {}),

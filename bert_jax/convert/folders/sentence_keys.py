@@ -37,13 +37,13 @@ DENSE_KEYS: Final[tuple[Entry, ...]] = (
     read("in_features out_features bias", "the layer's size"),
     read("activation_function", "Identity, Tanh, ReLU, GELU, Sigmoid or SiLU of PyTorch"),
     read("use_residual", "whether its input is added"),
-    refused("module_input_name module_output_name", "a layer on something else than the vector "
+    refused("module_input_name module_output_name", "a layer on something other than the vector "
             "of a text", _SENTENCE, None),
 )  # fmt: skip
 NORMALIZE_KEYS: Final[tuple[Entry, ...]] = (
     refused(
         "module_input_name module_output_name",
-        "a layer on something else than the vector of a text",
+        "a layer on something other than the vector of a text",
         _SENTENCE,
         None,
     ),
@@ -53,11 +53,11 @@ DROPOUT_KEYS: Final[tuple[Entry, ...]] = (read("dropout", "kept as it is; a vect
 ENCODER_KEYS: Final[tuple[Entry, ...]] = (
     read("max_seq_length", "tokens of the longest text"),
     read("do_lower_case", "text is lower-cased before the tokenizer"),
-    refused("transformer_task", "vectors of something else than tokens", "feature-extraction",
+    refused("transformer_task", "vectors of something other than tokens", "feature-extraction",
             None),
-    refused("module_output_name", "vectors of something else than tokens", "token_embeddings",
+    refused("module_output_name", "vectors of something other than tokens", "token_embeddings",
             None),
-    refused("modality_config", "something else than text, or another output of the model", None,
+    refused("modality_config", "something other than text, or another output of the model", None,
             {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
     refused("query_length document_length query_expansion processing_kwargs",
             "questions and documents are read in different ways", None, {}),

@@ -238,8 +238,8 @@ def _read_file(
     wanted = (*task.texts, task.label)
     if not any(name in header for name in wanted):
         raise UserError(
-            f"{path}: the first line is no header, it has none of the columns {', '.join(wanted)}; "
-            "add GLUE's own"
+            f"{path}: the first line is not a header: it has none of the columns "
+            f"{', '.join(wanted)}; add GLUE's header"
         )
     texts = [column_index(path, header, name) for name in task.texts]
     label, id_column = _label_column(task, path, header), _id_column(path, header)
@@ -272,8 +272,8 @@ def _label_column(task: Task, path: epath.Path, header: Sequence[str]) -> int | 
     known = (*task.texts, *_ID_COLUMNS, *task.further)
     if other := next((name for name in header if name not in known), None):
         raise UserError(
-            f"{path}: no column {task.label!r}, and {other!r} is no column of a file of GLUE "
-            f"without labels; rename it to {task.label}, or remove it"
+            f"{path}: no column {task.label!r}, but an unknown column {other!r}; rename it to "
+            f"{task.label}, or remove it if the file has no labels"
         )
     return None
 
@@ -283,7 +283,7 @@ def _id_column(path: epath.Path, header: Sequence[str]) -> int | None:
     if name := next((name for name in _ID_COLUMNS if name in header), None):
         return column_index(path, header, name)
     if found := misspelled(header, _ID_COLUMNS):
-        raise UserError(f"{path}: column {found[0]!r} is nearly {found[1]!r}; rename it")
+        raise UserError(f"{path}: column {found[0]!r} looks like {found[1]!r}; rename it")
     return None
 
 

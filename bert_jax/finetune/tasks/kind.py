@@ -136,7 +136,7 @@ class TaskKind(abc.ABC):
         """Raises UserError for a flag of `bert-jax predict` that is for other kinds."""
         known = {*self.settings, *self.extra_outputs}
         if wrong := next((name for name in names if name not in known), None):
-            raise UserError(f"--{wrong}: not for a model of {self.name}; leave it out")
+            raise UserError(f"--{wrong} has no effect for a {self.name} model; leave it out")
 
     def with_settings(self, task: TaskConfig, given: Mapping[str, Any]) -> TaskConfig:
         """Returns a task with the values that `bert-jax predict` sets."""

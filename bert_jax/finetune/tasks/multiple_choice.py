@@ -173,16 +173,16 @@ def _read(path: Path, columns: _Columns, *, labelled: bool) -> Examples:
     for i, name in enumerate(columns.choices):
         if numbers.setdefault(name, i) != i:
             raise UserError(
-                f"{path}: a label {name} may be the column of this name or choice {name}, another "
-                "column; rename the columns of config.task.choices"
+                f"{path}: label {name} is ambiguous: it may be the column {name} or the number of "
+                "another column; rename the columns of config.task.choices"
             )
     examples = []
     for number, (row, values) in enumerate(listed):
         said = cleaned(values[columns.label]) if labelled else ""
         if labelled and said not in numbers:
             wrong_row(
-                path, row, f"label {said[:60]!r} is no choice: no number from 0 to "
-                f"{len(columns.choices) - 1} and no name of its column"
+                path, row, f"label {said[:60]!r} is neither a number from 0 to "
+                f"{len(columns.choices) - 1} nor the name of a choice's column"
             )  # fmt: skip
         stem, choices = values.get(columns.stem, ""), (values[name] for name in columns.choices)
         context = values[columns.context]

@@ -111,8 +111,9 @@ def windows(
         room = lengths.row - len(head) - 1
         if room < 1 or lengths.stride < 1:
             raise UserError(
-                f"rows of {lengths.row} tokens, stride {lengths.stride}: no place for a context "
-                f"after a question of {len(head)}; give longer rows or shorter questions"
+                f"rows of {lengths.row} tokens, stride {lengths.stride}: no room for a context "
+                f"after a question of {len(head)} tokens; raise config.phases[0].seq_length, or "
+                "lower config.task.max_question"
             )
         answer = _answer_pieces(question, spans) if labelled else None
         parts = list(_parts(len(ids), room, lengths.stride))

@@ -83,7 +83,7 @@ def _question(
 ) -> Question:
     name, question = (_string(path, row, entry, key) for key in ("id", "question"))
     if found := misspelled(entry, _OPTIONAL):
-        _wrong(path, row, f"key {shown(found[0])} is nearly {found[1]!r}; rename it")
+        _wrong(path, row, f"key {shown(found[0])} looks like {found[1]!r}; rename it")
     impossible = entry.get("is_impossible", False)
     if not isinstance(impossible, bool):
         _wrong(path, row, f"is_impossible={shown(impossible)} should be true or false")

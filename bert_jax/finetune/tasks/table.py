@@ -120,7 +120,7 @@ def _table_rows(
     titles = titles_of(first)
     if not any(name in titles for name in names):
         header = f"no column {names[0]!r}{nearest(names[0], titles)}"
-        raise UserError(f"{path}: {header}; if the first line is no header, add one")
+        raise UserError(f"{path}: {header}; if the first line is not a header, add one")
     indices = {name: column_index(path, titles, name) for name in names}
     for row, fields in rows:
         if fields == [""] and len(titles) > 1:

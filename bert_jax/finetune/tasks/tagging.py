@@ -53,7 +53,7 @@ def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[
         UserError: `row` has no place for a word.
     """
     if row < 3:
-        raise UserError(f"rows of {row} tokens have no place for a word; give 3 or more")
+        raise UserError(f"rows of {row} tokens have no room for a word; give 3 or more")
     pieces = iter(tokenizer.encode_texts([word for one in sentences for word in one.words]))
     unknown = np.array([tokenizer.special.unk], np.uint32)
     out = []

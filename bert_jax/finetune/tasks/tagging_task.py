@@ -117,7 +117,7 @@ def _column(task: TaskConfig, key: str) -> int | None:
         return None
     if not (value.isdecimal() and int(value) > 0):
         raise UserError(
-            f"config.task.{key}={value}: of CoNLL's files give the number of a column, from 1"
+            f"config.task.{key}={value}: for CoNLL files give the number of a column, from 1"
         )
     return int(value)
 

@@ -180,8 +180,8 @@ def _check_unused(task: TaskConfig) -> None:
     for key in ("held_out", "text", "pair", "label"):
         if (value := getattr(task, key)) != getattr(TaskConfig(), key):
             raise UserError(
-                f"config.task.{key}={value} has no effect for {task.name}, whose files GLUE names; "
-                "leave it out"
+                f"config.task.{key}={value} has no effect for {task.name}, whose files and columns "
+                "GLUE defines; leave it out"
             )
 
 
