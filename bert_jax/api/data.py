@@ -37,7 +37,7 @@ def build_store(
     workers: int = 1,
     progress: bool = True,
 ) -> TokenStore:
-    """Builds a token store from any iterable, such as a split of a data set of `datasets`.
+    """Builds a token store from any iterable, such as a split of a dataset of `datasets`.
 
     Opens the store at `out` if it was built from the same documents and settings. The documents are
     first written to a temporary folder next to `out`.

@@ -237,8 +237,8 @@ def _read_with_transformers(folder: Path, name: str) -> Tokenizer:
         from transformers import AutoTokenizer
     except ImportError:
         raise UserError(
-            f"{file}: needs transformers to be read; install bert-jax[torch], or save the "
-            "tokenizer as tokenizer.json"
+            f"{file}: needs transformers, which is not installed; pip install 'bert-jax[torch]', "
+            "or save the tokenizer as tokenizer.json"
         ) from None
     with reader_errors(file, ANY_ERRORS, "transformers cannot read it", "download it again"):
         tokenizer = AutoTokenizer.from_pretrained(

@@ -115,8 +115,8 @@ def _load_pytorch(file: Path) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise UserError(
-            f"{file}: needs PyTorch to be read; install bert-jax[torch], or save the model as "
-            f"{SAFETENSORS}"
+            f"{file}: needs PyTorch, which is not installed; pip install 'bert-jax[torch]', or "
+            f"save the model as {SAFETENSORS}"
         ) from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
         raise UserError(f"{file}: PyTorch {torch.__version__} is not safe to read it; install 2.10")

@@ -17,7 +17,9 @@ _CLOSE_TIMEOUT: Final = 10.0
 def check_installed(project: str | None) -> None:
     """Raises UserError if a project is given and the package wandb is missing."""
     if project and importlib.util.find_spec("wandb") is None:
-        raise UserError("--wandb: wandb is not installed; pip install 'bert-jax[wandb]'")
+        raise UserError(
+            "--wandb needs wandb, which is not installed; pip install 'bert-jax[wandb]'"
+        )
 
 
 class WandbRun:

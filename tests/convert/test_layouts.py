@@ -281,7 +281,7 @@ def test_sentencepiece_gives_the_ids_of_transformers_on_a_thousand_lines(sentenc
 def test_without_transformers_a_line_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: needs transformers to be"):
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: needs transformers, which is"):
         read_tokenizer(tmp_path, None)
 
 

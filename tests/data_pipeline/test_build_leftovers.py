@@ -206,7 +206,7 @@ def test_an_out_of_others_is_refused_untouched(
 ) -> None:
     put(tmp_path / "store")
     before, names = bytes_of(tmp_path), sorted(os.listdir(tmp_path))
-    with pytest.raises(UserError, match="(exists and is not a|a file, but a) token store"):
+    with pytest.raises(UserError, match=r"(exists and is not a|a file, but a) token store"):
         made(text, tmp_path / "store")
     assert bytes_of(tmp_path) == before
     assert sorted(os.listdir(tmp_path)) == names

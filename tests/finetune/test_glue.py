@@ -237,7 +237,7 @@ def test_an_empty_text_is_kept_and_a_blank_row_counted(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="task 'sst-2' is not of GLUE; did you mean sst2"):
+    with pytest.raises(UserError, match="'sst-2' is not a task of GLUE; did you mean sst2"):
         read("sst-2", tmp_path, "dev")
     with pytest.raises(UserError, match=r"dev.tsv, or in_domain_dev.tsv and out_of_domain_dev.tsv"):
         read("cola", tmp_path, "dev")

@@ -37,7 +37,7 @@ def test_what_glue_does_not_have_is_one_line() -> None:
         table("rte", ["a\tb"], [0])
     with pytest.raises(UserError, match=r"label 'a\\nb' cannot be in a table"):
         table_of(["0"], ["a\nb"])
-    with pytest.raises(UserError, match="task 'sst-2' is not of GLUE; did you mean sst2"):
+    with pytest.raises(UserError, match="'sst-2' is not a task of GLUE; did you mean sst2"):
         table("sst-2", ["0"], [0])
 
 

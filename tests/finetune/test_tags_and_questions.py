@@ -197,7 +197,7 @@ ANSWER = [{"text": "dal", "answer_start": 4}]
         ),
         (
             "question_answering", ANSWER, None,
-            "held: question 1 is impossible, as in SQuAD 2.0; give --config.task.null_threshold=0",
+            "held: question 1 has no answer (is_impossible), as in SQuAD 2.0; set --config",
         ),
         (
             "question_answering", ANSWER, [{"text": "d\0l", "answer_start": 4}],

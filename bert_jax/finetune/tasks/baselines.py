@@ -72,7 +72,9 @@ def _fit(
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression, Ridge
     except ImportError:
-        raise UserError("scikit-learn is not installed: pip install 'bert-jax[finetune]'") from None
+        raise UserError(
+            "baselines need scikit-learn, which is not installed; pip install 'bert-jax[finetune]'"
+        ) from None
     if len(set(labels)) == 1:  # nothing to separate
         return None
     parts: list[Any] = []

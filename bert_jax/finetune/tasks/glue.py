@@ -170,7 +170,7 @@ _BROKEN: Final = "broken row"
 def task_of(name: str) -> Task:
     """Returns a task by name; UserError for an unknown one."""
     if name not in TASKS:
-        raise UserError(f"task {name!r} is not of GLUE{nearest(name, TASKS)}")
+        raise UserError(f"{name!r} is not a task of GLUE{nearest(name, TASKS)}")
     return TASKS[name]
 
 

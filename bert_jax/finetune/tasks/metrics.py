@@ -145,5 +145,6 @@ def _installed() -> Iterator[None]:
         yield
     except ImportError:
         raise UserError(
-            "metrics need scikit-learn, scipy and seqeval; pip install 'bert-jax[finetune]'"
+            "metrics need scikit-learn, scipy and seqeval, which are not all installed; pip "
+            "install 'bert-jax[finetune]'"
         ) from None

@@ -174,7 +174,8 @@ def _check_answers(task: TaskConfig, examples: Examples) -> None:
             raise UserError(f"{where} has no answer; give a labelled file")
         if question.impossible and task.null_threshold is None:
             raise UserError(
-                f"{where} is impossible, as in SQuAD 2.0; give --config.task.null_threshold=0"
+                f"{where} has no answer (is_impossible), as in SQuAD 2.0; set "
+                "--config.task.null_threshold=0"
             )
 
 
