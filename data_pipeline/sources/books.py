@@ -31,9 +31,9 @@ _ABOUT_THE_BOOKS = {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CON
 _NO_END = "texts of Project Gutenberg without an END line, read to the end of their files"
 
 _RULES: tuple[Rule, ...] = (
-    replace("block_quote", r"^(?:> ?)+", "", needles=(">",)),
-    replace("illustration", r"\[Illustrations?\b[^\]]*\]", "", needles=("[Illus",)),
-    replace("footnote_mark", r"\s?\[(?:\*|†|‡|\^?\d{1,3}|FN ?\d+)\]", "", needles=("[",)),
+    replace("block_quote", r"^(?:> ?)+", needles=(">",)),
+    replace("illustration", r"\[Illustrations?\b[^\]]*\]", needles=("[Illus",)),
+    replace("footnote_mark", r"\s?\[(?:\*|†|‡|\^?\d{1,3}|FN ?\d+)\]", needles=("[",)),
     unwrap(),
     replace("strong", r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*", r"\1", needles=("**",)),
     replace("emphasis", r"_(?<!\w_)_*(?!\s)([^_\n]+?)\s*_+(?!\w)", r"\1", needles=("_",)),

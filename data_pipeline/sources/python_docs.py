@@ -125,13 +125,13 @@ def _drop_code(text: str) -> tuple[str, int]:
 
 
 _RULES: tuple[Rule, ...] = (
-    replace("doctest", r"^[ \t]*>>>[^\n]*(?:\n[ \t]*\S[^\n]*)*", "", needles=(">>>",)),
-    replace("heading", r"^[^\n]*\n[ \t]*(?:=|-|~|\*|\^|\"|#){3,}[ \t]*$", ""),
+    replace("doctest", r"^[ \t]*>>>[^\n]*(?:\n[ \t]*\S[^\n]*)*", needles=(">>>",)),
+    replace("heading", r"^[^\n]*\n[ \t]*(?:=|-|~|\*|\^|\"|#){3,}[ \t]*$"),
     # ":func:`x`" and "``x``" become x; topics use *x* and "x" instead.
     replace("role", r":(?:[a-z]+:)?[a-z]+:`~?([^`\n]+)`", r"\1", needles=(":`",)),
     replace("literal", r"``?([^`\n]+)``?", r"\1", needles=("`",)),
     replace("emphasis", r"(?<![\w*])\*{1,2}(\w[^*\n]*?)\*{1,2}(?![\w*])", r"\1", needles=("*",)),
-    replace("directive", r"^[ \t]*\.\. [a-z]+::[^\n]*$", "", needles=(".. ",)),
+    replace("directive", r"^[ \t]*\.\. [a-z]+::[^\n]*$", needles=(".. ",)),
     # Each list item becomes its own paragraph.
     replace("list_marker", r"^[ \t]*(?:[*+•-]|\(?[0-9a-z][.)])[ \t]+(?=\S)", "\n"),
     replace("literal_block_mark", r"::[ \t]*$", ":", needles=("::",)),

@@ -111,99 +111,76 @@ RULES: tuple[Rule, ...] = (
     several(
         replace(
             "element",
-            rf"<({_NOT_TEXT})\b[^<>]*(?:/>|>(?:[^<]|<(?!/?\1\b|/>))*+</(?:\1\s*)?>)",
-            "",
+            rf"(?i)<({_NOT_TEXT})\b[^<>]*(?:/>|>(?:[^<]|<(?!/?\1\b|/>))*+</(?:\1\s*)?>)",
             needles=("</", "/>"),
-            ignore_case=True,
         ),
         # A reference may end in "</>" after extraction.
-        replace(
-            "",
-            r"<(ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
-            "",
-            needles=("</", "/>"),
-            ignore_case=True,
-        ),
+        replace("", r"(?i)<(ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)", needles=("</", "/>")),
     ),
     # With --sections, --html, and as some versions write them.
     replace(
         "section_title",
         r"^[^\S\n]*(?:Section::::[^\n]*|(==+)[^=\n][^\n]*\1|<(h[1-6])\b[^\n]*</\2>)[^\S\n]*$",
-        "",
         needles=("::::", "==", "</h"),
     ),
     replace(
         "line_break",
-        rf"<(?:br|hr|p)\b{_ATTRIBUTES}|</(?:br|hr|p)\b[^<>\n]*>",
+        rf"(?i)<(?:br|hr|p)\b{_ATTRIBUTES}|</(?:br|hr|p)\b[^<>\n]*>",
         " ",
         needles=("<",),
-        ignore_case=True,
     ),
     # A list of --html ends its numbered items with "</<li>".
     replace(
         "tag",
-        rf"(?:</)?<(?:{_KNOWN_TAGS})\b{_ATTRIBUTES}|</(?:{_KNOWN_TAGS})\b[^<>\n]*>",
-        "",
+        rf"(?i)(?:</)?<(?:{_KNOWN_TAGS})\b{_ATTRIBUTES}|</(?:{_KNOWN_TAGS})\b[^<>\n]*>",
         needles=("<",),
-        ignore_case=True,
     ),
     replace(
         "anchor",
-        r"<a\s+(?:href|class|id|name|title)\s*=[^<>\n]*>|</a\s*>",
-        "",
+        r"(?i)<a\s+(?:href|class|id|name|title)\s*=[^<>\n]*>|</a\s*>",
         needles=("<a", "</a", "<A", "</A"),
-        ignore_case=True,
     ),
     replace(
         "formula",
         r"(?<![A-Za-z0-9_])(?:formula|codice)_[0-9]++(?![A-Za-z_])",
-        "",
         needles=("formula_", "codice_"),
     ),
     replace(
         "table_markup",
         r"^(?:\||\{\||![^\n]*(?:\||(?:span|scope|style|class|align|width)=))[^\n]*$",
-        "",
         needles=("|",),
     ),
     replace(
         "image_options",
-        rf"(?:\[\[)?(?:(?:{_FILES}):[^|\]\n]{{1,255}}\|)?"  # MediaWiki's longest title
+        rf"(?i)(?:\[\[)?(?:(?:{_FILES}):[^|\]\n]{{1,255}}\|)?"  # MediaWiki's longest title
         rf"(?:\b(?:(?:{_OPTIONS})(?:=[\d.]+)?|(?:{_KEYS})=[^|=\[\]\n]{{0,255}}"
         r"|(?:\d+x)?\d+(?:px|пкс|像素|ピクセル))\|)+",
-        "",
         needles=("|",),
-        ignore_case=True,
         in_line=True,
     ),
     replace(
         "category",
-        rf"\[\[(?:(?:{_CATEGORIES}):[^\[\]\n]*|(?:{_FILES}):[^\[\]|\n]*)\]\]",
-        "",
+        rf"(?i)\[\[(?:(?:{_CATEGORIES}):[^\[\]\n]*|(?:{_FILES}):[^\[\]|\n]*)\]\]",
         needles=("[[",),
-        ignore_case=True,
     ),
     replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
-    replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
+    replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", needles=("[[", "]]", "{{", "}}")),
     Rule("switch", _switches),
     # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
     several(
-        replace("empty_parentheses", rf"\([{_SEPARATORS}]*\)", "", needles=("(",)),
-        replace("", rf"（[{_SEPARATORS}]*）|【\s*】|〔\s*〕", "", needles=("（", "【", "〔")),
+        replace("empty_parentheses", rf"\([{_SEPARATORS}]*\)", needles=("(",)),
+        replace("", rf"（[{_SEPARATORS}]*）|【\s*】|〔\s*〕", needles=("（", "【", "〔")),
     ),
     several(
-        replace(
-            "parenthesis_start",
-            rf"\(\s*[{_MARKS}{_COLONS}][\s{_MARKS}{_COLONS}]*",
-            "(",
-            needles=("(",),
-        ),
-        replace(
-            "",
-            rf"（\s*[{_MARKS}{_COLONS}][\s{_MARKS}{_COLONS}]*",
-            "（",
-            needles=("（",),
-        ),
+        *(
+            replace(
+                "parenthesis_start",
+                rf"{re.escape(start)}\s*[{_MARKS}{_COLONS}][\s{_MARKS}{_COLONS}]*",
+                start,
+                needles=(start,),
+            )
+            for start in "(（"
+        )
     ),
     several(
         replace(
@@ -217,18 +194,16 @@ RULES: tuple[Rule, ...] = (
         replace("", rf"(?<![\s{_MARKS}])\s*[{_MARKS}][\s{_MARKS}]*）", "）", needles=("）",)),
     ),
     several(
-        replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
+        replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', needles=('""',)),
         replace(
             "",
             r"“”|„[“”]|「\s*」|『\s*』|《\s*》|〈\s*〉",
-            "",
             needles=("“”", "„“", "„”", "「", "『", "《", "〈"),
         ),
         # Marks that open in one language and close in another: »A« »B«, «A» «B».
         replace(
             "",
             r"(?<![^\s(\[])(?:«\s*»|‹\s*›|»«|›‹|””|‘’|’’)(?![^\s.,;:!?)\]])",
-            "",
             needles=("«", "‹", "””", "’’", "‘’"),
         ),
     ),
@@ -237,8 +212,8 @@ RULES: tuple[Rule, ...] = (
         replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
         replace("", r"([，،、])(?:\s*\1)+", r"\1", needles=("，", "،", "、")),
         # "(英语:;1990)": a transcription was between the two.
-        replace("", r":(?<=[^\W\d_]:)\s*(?=[;；，、،؛])", "", needles=(":",)),
-        replace("", r"：(?<=[^\W\d_]：)\s*(?=[;；，、،؛])", "", needles=("：",)),
+        replace("", r":(?<=[^\W\d_]:)\s*(?=[;；，、،؛])", needles=(":",)),
+        replace("", r"：(?<=[^\W\d_]：)\s*(?=[;；，、،؛])", needles=("：",)),
     ),
     several(
         replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
@@ -250,17 +225,11 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     several(
-        replace(
-            "list_marker",
-            r"^[*#:;•·]+\s+(?=\S)",
-            "",
-            needles=("*", "#", ":", ";", "•", "·"),
-        ),
+        replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", needles=("*", "#", ":", ";", "•", "·")),
         # --lists writes "BULLET::::- " or "BULLET::::3. ".
         replace(
             "",
             r"^(?:[^\S\n]*BULLET::::(?:-|\d+\.)?|[・●■]+)[^\S\n]*",
-            "",
             needles=("BULLET::::", "・", "●", "■"),
         ),
     ),

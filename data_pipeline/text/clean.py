@@ -23,11 +23,10 @@ class Rule:
 def replace(
     name: str,
     pattern: str,
-    replacement: str | Callable[[re.Match[str]], str],
+    replacement: str | Callable[[re.Match[str]], str] = "",
     *,
     needles: Sequence[str] = (),
     within: str = "",
-    ignore_case: bool = False,
     in_line: bool = False,
 ) -> Rule:
     """Returns a rule that substitutes a pattern (^ and $ match at line boundaries).
@@ -39,7 +38,7 @@ def replace(
         within: a faster pattern, a match of which is in every match.
         in_line: look for matches within lines, and only in those that may have one.
     """
-    compiled = re.compile(pattern, re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
+    compiled = re.compile(pattern, re.MULTILINE)
     faster = re.compile(within, re.MULTILINE)
 
     def apply(text: str) -> tuple[str, int]:
