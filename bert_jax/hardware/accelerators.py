@@ -5,6 +5,7 @@ the chip's two cores, so the chip's published figures are halved.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 _TFLOPS = 10**12
 _GB = 10**9
@@ -44,110 +45,52 @@ class Accelerator:
     fusion_kib: int | None = None
 
 
-def _gib(amount: float) -> int:
-    return round(amount * _GIB)
-
-
+# Cloud TPU documentation, the page of each version, "Peak compute per chip (bf16)" and HBM
+# capacity and bandwidth. Device kinds: jax/_src/pallas/mosaic/tpu_info.py of JAX 0.10, which is
+# also the source of the TPU v2 peak (46 TFLOP/s per chip; so does Jouppi et al., "A
+# Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020) and of its
+# bandwidth. JAX's numbers in bytes show that the pages' "16 GB" and "32 GB" of v5e and v6e are
+# GiB.
+#
+# ICI: "Bidirectional inter-chip interconnect (ICI) bandwidth per chip" of the pages; those of
+# v3 and v4 give only the all-reduce bandwidth of a pod (340 TB/s over 1,024 chips, 1.1 PB/s
+# over 4,096). The page of v5e has both, and the first is twice the second per chip.
+# DCN: the pages' "Data center network (DCN) bandwidth per chip"; v5e: 6.4 Tbit/s per pod.
+#
+# Usable memory: "exceeds available HBM (15.75G)" in libtpu 0.0.42's error for a program that is
+# too large. Per cycle: the same compiler's estimates for one such operation alone. Clock: the
+# peak over the multiplications and additions of the matrix units per cycle, a power of two (v5e
+# 131,072; v3 half of that per core; TPU7x 524,288); published for v2, v3 (CACM
+# 63(7)) and v4 (Jouppi et al., "TPU v4", ISCA 2023) with the same result.
+#
+# The first number is the devices of a chip, one also where they share its cores ("megacore"); the
+# figures up to GHz are a chip's, but for usable memory and clock. That of v5p is more than its page
+# has. fusion_kib of v5e is out of 128 MiB, twice the default: by the compiler's estimate BERT-large
+# at length 512 takes 115.0 instead of 128.7 million cycles per step, with the same memory.
+_TPUS: tuple[tuple[Any, ...], ...] = (
+    # kinds, devices, TFLOP/s, GiB, usable GiB, GB/s, ICI B/s, DCN Gbit/s, GHz, FLOPs and bytes
+    (("TPU v2",), 2, 46, 16, 7.48, 716, None, None, 0.70, 32_024, 446),
+    (("TPU v3",), 2, 123, 32, 15.48, 900, 2 * 340e12 / 1024, None, 0.94, 62_431, 448),
+    (("TPU v4",), 1, 275, 32, 30.75, 1200, 2 * 1.1e15 / 4096, None, 1.05, 230_384, 897),
+    (("TPU v5 lite", "TPU v5e"), 1, 197, 16, 15.75, 819, 400e9, 25, 1.5, 126_898, 443, 32_768),
+    (("TPU v5", "TPU v5p"), 1, 459, 95, 95.74, 2765, 1200e9, 50, 1.75, 252_216, 1141),
+    (("TPU v6 lite", "TPU v6e"), 1, 918, 32, 31.25, 1638, 800e9, 100, 1.75, 455_675, 757),
+    (("TPU7x",), 2, 2307, 192, 94.75, 7380, 1200e9, 100, 2.2, 434_504, 1265),
+)
 ACCELERATORS = (
-    # Cloud TPU documentation, the page of each version, "Peak compute per chip (bf16)" and HBM
-    # capacity and bandwidth. Device kinds: jax/_src/pallas/mosaic/tpu_info.py of JAX 0.10, which is
-    # also the source of the TPU v2 peak (46 TFLOP/s per chip; so does Jouppi et al., "A
-    # Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020) and of its
-    # bandwidth. JAX's numbers in bytes show that the pages' "16 GB" and "32 GB" of v5e and v6e are
-    # GiB.
-    #
-    # ICI: "Bidirectional inter-chip interconnect (ICI) bandwidth per chip" of the pages; those of
-    # v3 and v4 give only the all-reduce bandwidth of a pod (340 TB/s over 1,024 chips, 1.1 PB/s
-    # over 4,096). The page of v5e has both, and the first is twice the second per chip.
-    # DCN: the pages' "Data center network (DCN) bandwidth per chip"; v5e: 6.4 Tbit/s per pod.
-    #
-    # Usable memory: "exceeds available HBM (15.75G)" in libtpu 0.0.42's error for a program that is
-    # too large. Per cycle: the same compiler's estimates for one such operation alone. Clock: the
-    # peak over the multiplications and additions of the matrix units per cycle, a power of two (v5e
-    # 131,072; v3 half of that per core; TPU7x 524,288); published for v2, v3 (CACM
-    # 63(7)) and v4 (Jouppi et al., "TPU v4", ISCA 2023) with the same result.
-    Accelerator(
-        ("TPU v2",),
-        46 / 2 * _TFLOPS,
-        16 * _GIB // 2,
-        usable_bytes=_gib(7.48),
-        memory_bandwidth=716 / 2 * _GB,
-        clock=0.70e9,
-        flops_per_cycle=32_024,
-        bytes_per_cycle=446,
-    ),
-    Accelerator(
-        ("TPU v3",),
-        123 / 2 * _TFLOPS,
-        32 * _GIB // 2,
-        usable_bytes=_gib(15.48),
-        memory_bandwidth=900 / 2 * _GB,
-        ici_bandwidth=2 * 340e12 / 1024 / 2,
-        clock=0.94e9,
-        flops_per_cycle=62_431,
-        bytes_per_cycle=448,
-    ),
-    Accelerator(
-        ("TPU v4",),  # one device per chip ("megacore")
-        275 * _TFLOPS,
-        32 * _GIB,
-        usable_bytes=_gib(30.75),
-        memory_bandwidth=1200 * _GB,
-        ici_bandwidth=2 * 1.1e15 / 4096,
-        clock=1.05e9,
-        flops_per_cycle=230_384,
-        bytes_per_cycle=897,
-    ),
-    Accelerator(
-        ("TPU v5 lite", "TPU v5e"),
-        197 * _TFLOPS,
-        16 * _GIB,
-        usable_bytes=_gib(15.75),
-        memory_bandwidth=819 * _GB,
-        ici_bandwidth=400 * _GB,
-        dcn_bandwidth=6400 / 256 * _GBIT,
-        clock=1.5e9,
-        flops_per_cycle=126_898,
-        bytes_per_cycle=443,
-        # Out of 128 MiB; twice the default. By the compiler's estimate BERT-large at length 512
-        # takes 115.0 instead of 128.7 million cycles per step, with the same memory.
-        fusion_kib=32_768,
-    ),
-    Accelerator(
-        ("TPU v5", "TPU v5p"),
-        459 * _TFLOPS,
-        95 * _GIB,
-        usable_bytes=_gib(95.74),  # more than the page's 95
-        memory_bandwidth=2765 * _GB,
-        ici_bandwidth=1200 * _GB,
-        dcn_bandwidth=50 * _GBIT,
-        clock=1.75e9,
-        flops_per_cycle=252_216,
-        bytes_per_cycle=1141,
-    ),
-    Accelerator(
-        ("TPU v6 lite", "TPU v6e"),
-        918 * _TFLOPS,
-        32 * _GIB,
-        usable_bytes=_gib(31.25),
-        memory_bandwidth=1638 * _GB,
-        ici_bandwidth=800 * _GB,
-        dcn_bandwidth=100 * _GBIT,
-        clock=1.75e9,
-        flops_per_cycle=455_675,
-        bytes_per_cycle=757,
-    ),
-    Accelerator(
-        ("TPU7x",),
-        2307 / 2 * _TFLOPS,
-        192 * _GIB // 2,
-        usable_bytes=_gib(94.75),
-        memory_bandwidth=7380 / 2 * _GB,
-        ici_bandwidth=1200 / 2 * _GB,
-        dcn_bandwidth=100 / 2 * _GBIT,
-        clock=2.2e9,
-        flops_per_cycle=434_504,
-        bytes_per_cycle=1265,
+    *(
+        Accelerator(
+            kinds,
+            tflops / n * _TFLOPS,
+            gib * _GIB // n,
+            round(usable * _GIB),
+            memory / n * _GB,
+            ici and ici / n,
+            dcn and dcn / n * _GBIT,
+            ghz * 1e9,
+            *of_compiler,
+        )
+        for kinds, n, tflops, gib, usable, memory, ici, dcn, ghz, *of_compiler in _TPUS
     ),
     # NVIDIA A100 Tensor Core GPU data sheet: 312 dense.
     Accelerator(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"), 312 * _TFLOPS, 40 * _GB),
