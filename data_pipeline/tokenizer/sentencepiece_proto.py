@@ -1,17 +1,15 @@
 """Parser for the protobuf of a SentencePiece `.model`.
 
 The format is `sentencepiece_model.proto` of google/sentencepiece; its field numbers are used here.
-The package's generated class cannot be used: it requires at least the protobuf version it was
-generated with, and JAX, TensorFlow and Orbax constrain that version too.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.storage.protobuf import fields
 from bert_jax.storage.reader_errors import PROTOBUF_ERRORS
 
 
@@ -56,14 +54,14 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
     trainer, normalizer = b"", b""
     pieces: list[Piece] = []
     try:
-        for number, value in _fields(data):
+        for number, value in fields(data):
             if number == 1:
                 pieces.append(_piece(value))
             elif number == 2:
                 trainer = value
             elif number == 3:
                 normalizer = value
-        training, normalizing = dict(_fields(trainer)), dict(_fields(normalizer))
+        training, normalizing = dict(fields(trainer)), dict(fields(normalizer))
     except PROTOBUF_ERRORS:
         pieces = []  # not a message of this type
     if not pieces:
@@ -89,39 +87,6 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
 
 
 def _piece(data: bytes) -> Piece:
-    values = dict(_fields(data))
-    (score,) = struct.unpack("<f", values.get(2, bytes(4)))
+    values: dict[int, Any] = dict(fields(data))
+    (score,) = struct.unpack("<f", values.get(2, 0).to_bytes(4, "little"))
     return Piece(values[1].decode("utf-8"), score, Kind(values.get(3, 1)))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields (field number, value) of a message: an integer, or the bytes of other types."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        wire = key & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if wire == 2:
-            size, at = _varint(data, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire} at byte {at}")
-        if at + size > len(data):
-            raise ValueError(f"truncated at byte {len(data)}")
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a varint (7 bits per byte, lowest first) and the offset of its end."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at

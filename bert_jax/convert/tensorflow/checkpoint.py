@@ -6,7 +6,7 @@ that reads them without TensorFlow.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 
-from bert_jax.convert.tensorflow.table import DamagedError, Reader, read_table, unmasked
+from bert_jax.convert.tensorflow.table import read_table, unmasked
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.storage.files import open_bytes, read_bytes, size_of
+from bert_jax.storage.protobuf import fields
 from bert_jax.storage.remote import storage_errors
 
 # By the numbers of DataType, tensorflow/core/framework/types.proto; others cannot be read.
@@ -63,7 +64,7 @@ class TensorFlowCheckpoint:
             # All entries first: the parts of a tensor in slices have names that are no text.
             entries = {name: _entry(value) for name, value in table.items()}
             self.entries = {name.decode(): entry for name, entry in entries.items()}
-        except (DamagedError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise UserError(f"{self._index}: cannot be used ({error}); {_AGAIN}") from None
 
     def read(self, name: str) -> np.ndarray:
@@ -112,12 +113,12 @@ class LazyTensor:
 
 def _shards(header: bytes) -> int:
     """Returns the number of data files from a BundleHeaderProto."""
-    values = dict(_fields(header))
+    values = dict(fields(header))
     if values.get(2, 0) != 0:
-        raise DamagedError("its numbers are big-endian")
+        raise ValueError("its numbers are big-endian")
     shards = values.get(1, 0)
     if not isinstance(shards, int) or not 1 <= shards <= 99_999:
-        raise DamagedError("it does not say how many data files there are")
+        raise ValueError("it does not say how many data files there are")
     return shards
 
 
@@ -125,9 +126,9 @@ def _entry(data: bytes) -> Entry:
     """Parses a BundleEntryProto."""
     values: dict[int, int] = {}
     shape: tuple[int, ...] = ()
-    for field, value in _fields(data):
+    for field, value in fields(data):
         if field == 7:
-            raise DamagedError("a tensor is stored in slices; merge the checkpoint first")
+            raise ValueError("a tensor is stored in slices; merge the checkpoint first")
         if field == 2:
             shape = _shape(_bytes(value))
         else:
@@ -139,41 +140,23 @@ def _entry(data: bytes) -> Entry:
         unmasked(values.get(6, 0)),
     )  # fmt: skip
     if dtype is not None and math.prod(shape) * dtype.itemsize != entry.size:
-        raise DamagedError("the size of a tensor does not fit its shape")
+        raise ValueError("the size of a tensor does not fit its shape")
     return entry
 
 
 def _shape(data: bytes) -> tuple[int, ...]:
     """Parses a TensorShapeProto, whose field 2 is a dimension with its size in field 1."""
-    dimensions = [dict(_fields(_bytes(value))) for field, value in _fields(data) if field == 2]
+    dimensions = [dict(fields(_bytes(value))) for field, value in fields(data) if field == 2]
     return tuple(_number(dimension.get(1, 0)) for dimension in dimensions)
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the fields of a protocol buffer: number and value."""
-    reader = Reader(data)
-    while reader:
-        key = reader.varint()
-        match key & 7:  # the wire type: varint, 64 bits, bytes, 32 bits
-            case 0:
-                yield key >> 3, reader.varint()
-            case 1:
-                yield key >> 3, int.from_bytes(reader.take(8), "little")
-            case 2:
-                yield key >> 3, reader.take(reader.varint())
-            case 5:
-                yield key >> 3, int.from_bytes(reader.take(4), "little")
-            case _:
-                raise DamagedError("an entry is not a protocol buffer")
 
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise DamagedError("an entry has text in place of a number")
+        raise ValueError("an entry has text in place of a number")
     return value
 
 
 def _bytes(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise DamagedError("an entry has a number in place of a shape")
+        raise ValueError("an entry has a number in place of a shape")
     return value

@@ -9,45 +9,11 @@ from collections.abc import Iterator
 
 import google_crc32c
 
+from bert_jax.storage.protobuf import Reader
+
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes: two handles of at most 20 bytes, padding, magic number
 _TRAILER = 5  # bytes after a block: compression, masked CRC-32C
-
-
-class DamagedError(Exception):
-    """The bytes are not what TensorFlow wrote."""
-
-
-class Reader:
-    """Reads bytes from front to back, and never beyond their end."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    def __bool__(self) -> bool:
-        return self.at < len(self.data)
-
-    def take(self, size: int) -> bytes:
-        """Returns the next `size` bytes; DamagedError if there are fewer."""
-        part = self.data[self.at : self.at + size]
-        if len(part) < size:
-            raise DamagedError("a record ends too early")
-        self.at += size
-        return part
-
-    def varint(self) -> int:
-        """Returns an unsigned integer of at most 64 bits, 7 in each byte, the lowest first."""
-        value = 0
-        for shift in range(0, 70, 7):
-            (byte,) = self.take(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise DamagedError("a number has more than 64 bits")
-
-    def handle(self) -> tuple[int, int]:
-        """Returns offset and size of a block."""
-        return self.varint(), self.varint()
 
 
 def unmasked(crc: int) -> int:
@@ -60,21 +26,26 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     """Returns the values of a table by key, all its checksums verified.
 
     Raises:
-        DamagedError: the bytes are no table, or damaged.
+        ValueError: the bytes are no table, or damaged.
     """
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
-        raise DamagedError("it does not end as the index of a TensorFlow checkpoint")
+        raise ValueError("it does not end as the index of a TensorFlow checkpoint")
     footer = Reader(data[-_FOOTER:-8])
-    metaindex, index = footer.handle(), footer.handle()
+    metaindex, index = _handle(footer), _handle(footer)
     blocks = data[:-_FOOTER]
     list(_block(blocks, metaindex))  # for its checksum
     entries: dict[bytes, bytes] = {}
     for _, handle in _block(blocks, index):
-        for key, value in _block(blocks, Reader(handle).handle()):
+        for key, value in _block(blocks, _handle(Reader(handle))):
             if key in entries:
-                raise DamagedError(f"{key!r} is listed twice")
+                raise ValueError(f"{key!r} is listed twice")
             entries[key] = value
     return entries
+
+
+def _handle(reader: Reader) -> tuple[int, int]:
+    """Returns offset and size of a block."""
+    return reader.varint(), reader.varint()
 
 
 def _block(blocks: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
@@ -84,18 +55,18 @@ def _block(blocks: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, byte
     block = blocks[offset : offset + size]
     trailer = blocks[offset + size : offset + size + _TRAILER]
     if len(block) < size or len(trailer) < _TRAILER:
-        raise DamagedError("a block lies beyond the end of the file")
+        raise ValueError("a block lies beyond the end of the file")
     if google_crc32c.value(block + trailer[:1]) != unmasked(int.from_bytes(trailer[1:], "little")):
-        raise DamagedError("the checksum of a block is wrong")
+        raise ValueError("the checksum of a block is wrong")
     if trailer[0]:
-        raise DamagedError("it is compressed, which TensorFlow does not do since 1.2")
+        raise ValueError("it is compressed, which TensorFlow does not do since 1.2")
     restarts = int.from_bytes(block[-4:], "little")
     if len(block) < 4 * (restarts + 1):
-        raise DamagedError("a block is too short")
+        raise ValueError("a block is too short")
     reader, key = Reader(block[: len(block) - 4 * (restarts + 1)]), b""
     while reader:
         shared, rest, length = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key):
-            raise DamagedError("a key shares more than the previous one has")
+            raise ValueError("a key shares more than the previous one has")
         key = key[:shared] + reader.take(rest)
         yield key, reader.take(length)
