@@ -2,15 +2,6 @@
 
 from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, TAGGER, Layout
 
-LM_HEAD = (
-    ("cls.predictions.transform.LayerNorm", "lm_head.layer_norm"),
-    ("cls.predictions.transform.", "lm_head."),
-    ("cls.predictions.", "lm_head."),
-)
-HEAD_DROPOUT = {
-    **dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None)),
-    CHOICE: ("hidden_dropout_prob", None),
-}
 ROBERTA = Layout(
     layout="roberta",
     position="learned",
@@ -18,13 +9,20 @@ ROBERTA = Layout(
     model_type="roberta",
     prefix="Roberta",
     base="roberta",
-    names=LM_HEAD,
+    names=(
+        ("cls.predictions.transform.LayerNorm", "lm_head.layer_norm"),
+        ("cls.predictions.transform.", "lm_head."),
+        ("cls.predictions.", "lm_head."),
+    ),
     other_types={"camembert": "Camembert", "xlm-roberta": "XLMRoberta"},
     with_pooler=("ForMultipleChoice", "Model"),
     positions_after_pad=True,
     only_gelu=True,
     classifier_dense="tanh",
     classifier_drops_input=True,
-    head_dropout=HEAD_DROPOUT,
+    head_dropout={
+        **dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None)),
+        CHOICE: ("hidden_dropout_prob", None),
+    },
     constants={"position_embedding_type": "absolute"},
 )

@@ -1,11 +1,12 @@
 """RobertaPreLayerNorm of transformers: a RoBERTa with LayerNorm before each branch."""
 
-from bert_jax.convert.layouts.layout import Layout
-from bert_jax.convert.layouts.roberta import HEAD_DROPOUT, LM_HEAD
+from dataclasses import replace
 
-ROBERTA_PRELAYERNORM = Layout(
+from bert_jax.convert.layouts.roberta import ROBERTA
+
+ROBERTA_PRELAYERNORM = replace(
+    ROBERTA,
     layout="bert",
-    position="learned",
     norm_position="pre",
     model_type="roberta-prelayernorm",
     prefix="RobertaPreLayerNorm",
@@ -13,13 +14,7 @@ ROBERTA_PRELAYERNORM = Layout(
     names=(
         (".attention.output.LayerNorm", ".attention.LayerNorm"),
         (".output.LayerNorm", ".intermediate.LayerNorm"),
-        *LM_HEAD,
+        *ROBERTA.names,
     ),
-    with_pooler=("ForMultipleChoice", "Model"),
-    positions_after_pad=True,
-    only_gelu=True,
-    classifier_dense="tanh",
-    classifier_drops_input=True,
-    head_dropout=HEAD_DROPOUT,
-    constants={"position_embedding_type": "absolute"},
+    other_types={},
 )
