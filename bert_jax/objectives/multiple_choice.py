@@ -11,19 +11,15 @@ import jax
 
 from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, Tensor
 from bert_jax.objectives.sequence_classification import (
     SequenceClassifier,
     classifier_flops,
     has_dense,
     reads_pooler,
+    sequence_logits,
 )
 from bert_jax.parallel.global_batch import Batch
-
-
-def _logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
-    """Returns a float32 score for each sequence, [B, N·C, 1]."""
-    return head(states, batch["cls_positions"])
 
 
 def _sums(scores: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
@@ -39,7 +35,7 @@ MULTIPLE_CHOICE = Objective(
     head="choice",
     weights="choice_weights",
     make_head=partial(SequenceClassifier, outputs=1),
-    logits=_logits,
+    logits=sequence_logits,  # a score for each sequence, [B, N·C, 1]
     sums=_sums,
     baselines=class_baselines,
     flops=partial(classifier_flops, outputs=1),

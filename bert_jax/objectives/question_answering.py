@@ -1,34 +1,20 @@
 """Finds the answer to a question in a text: scores of its first and last token.
 
-The head is that of transformers' `…ForQuestionAnswering`. Sizes: B rows, S positions, N examples in
-a row, H hidden.
+The head is that of transformers' `…ForQuestionAnswering`: an output layer on the state of every
+token, with dropout before it in DistilBERT's alone. Sizes: B rows, S positions, N examples in a
+row.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from bert_jax.config.schema import PhaseConfig
-from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.model.heads import class_logits
-from bert_jax.model.layers import Dense, Keys
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, Tensor
+from bert_jax.objectives.token_classification import TokenClassifier, token_flops, token_logits
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.parallel.global_batch import Batch
-
-
-class AnswerHead(nnx.Module):
-    """An output layer on the state of every token; DistilBERT's has dropout before it."""
-
-    def __init__(self, config: TaskModelConfig, keys: Keys):
-        self.rate = config.head.dropout
-        self.output = Dense(config, keys, (config.head_width,), (2,), ("embed", "classes"))
-
-
-def _logits(head: AnswerHead, states: States, batch: Batch) -> jax.Array:
-    """Returns float32 logits [B, S, 2]: of the first and of the last token."""
-    return class_logits(head.output, states.dropped(states.hidden, head.rate, 0))
 
 
 def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
@@ -57,20 +43,16 @@ def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
     }
 
 
-def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    return 2 * phase.batch_size * phase.row_tokens * model.head_width * 2
-
-
 QUESTION_ANSWERING = Objective(
     name="question_answering",
     title="Question answering",
     head="qa",
     weights="answer_weights",
-    make_head=AnswerHead,
-    logits=_logits,
+    make_head=partial(TokenClassifier, outputs=2),  # of the first and of the last token
+    logits=token_logits,
     sums=_sums,
     baselines=lambda sums, sources: {},
-    flops=_flops,
+    flops=partial(token_flops, outputs=2),
     tensors=(
         Tensor("qa.output.kernel", "qa_outputs.weight", 1),
         Tensor("qa.output.bias", "qa_outputs.bias"),

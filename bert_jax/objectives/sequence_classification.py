@@ -54,7 +54,8 @@ class SequenceClassifier(nnx.Module):
         return {"tanh": jnp.tanh, "relu": jax.nn.relu}[str(self.config.head.dense)](x)
 
 
-def _logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
+def sequence_logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
+    """Returns float32 logits of each sequence, [B, N, C]."""
     return head(states, batch["cls_positions"])
 
 
@@ -122,7 +123,7 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
         head="classifier",
         weights="label_weights",
         make_head=SequenceClassifier,
-        logits=_logits,
+        logits=sequence_logits,
         sums=sums,
         baselines=baselines,
         flops=classifier_flops,

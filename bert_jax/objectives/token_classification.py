@@ -19,12 +19,13 @@ from bert_jax.parallel.global_batch import Batch
 class TokenClassifier(nnx.Module):
     """Dropout and an output layer on the state of every token."""
 
-    def __init__(self, config: TaskModelConfig, keys: Keys):
-        self.rate, labels = config.head.dropout, (len(config.head.labels),)
-        self.output = Dense(config, keys, (config.head_width,), labels, ("embed", "classes"))
+    def __init__(self, config: TaskModelConfig, keys: Keys, outputs: int | None = None):
+        """outputs: how many, by default one for each label."""
+        self.rate, shape = config.head.dropout, (outputs or len(config.head.labels),)
+        self.output = Dense(config, keys, (config.head_width,), shape, ("embed", "classes"))
 
 
-def _logits(head: TokenClassifier, states: States, batch: Batch) -> jax.Array:
+def token_logits(head: TokenClassifier, states: States, batch: Batch) -> jax.Array:
     """Returns float32 logits [B, S, C]."""
     return class_logits(head.output, states.dropped(states.hidden, head.rate, 0))
 
@@ -34,9 +35,10 @@ def _sums(logits_BxSxC: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
     return class_sums(logits_BxSxC, batch["token_labels"], batch["token_weights"])
 
 
-def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    labels = len(model.head.labels)
-    return 2 * phase.batch_size * phase.row_tokens * model.head_width * labels
+def token_flops(model: TaskModelConfig, phase: PhaseConfig, outputs: int | None = None) -> float:
+    """Returns the FLOPs of the head on every token; outputs: as of `TokenClassifier`."""
+    outputs = outputs or len(model.head.labels)
+    return 2 * phase.batch_size * phase.row_tokens * model.head_width * outputs
 
 
 TOKEN_CLASSIFICATION = Objective(
@@ -45,10 +47,10 @@ TOKEN_CLASSIFICATION = Objective(
     head="tagger",
     weights="token_weights",
     make_head=TokenClassifier,
-    logits=_logits,
+    logits=token_logits,
     sums=_sums,
     baselines=class_baselines,
-    flops=_flops,
+    flops=token_flops,
     tensors=(
         Tensor("tagger.output.kernel", "classifier.weight", 1),
         Tensor("tagger.output.bias", "classifier.bias"),
