@@ -114,6 +114,13 @@ def parse(data: bytes | str, form: Form = object, *, unique: bool = False) -> An
     return value
 
 
+def parse_object(line: bytes | str) -> dict[str, Any]:
+    """Returns the JSON object on a line, without a repeated key; ValueError if it is none."""
+    if not isinstance(value := parse(line, unique=True), dict):
+        raise ValueError("not a JSON object, such as {…}")
+    return value
+
+
 def read(path: epath.PathLike, form: Form = object, limit: int = RECORD) -> Any:
     """Returns the JSON value in a file, local or in a bucket; ValueError as `parse`, and the errors
     of its storage."""

@@ -44,14 +44,11 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
             continue
         where = _Place(part, number)
         try:
-            row = json_record.parse(line, unique=True)
-            problem = "" if isinstance(row, dict) else "not a JSON object, such as {…}"
+            row = json_record.parse_object(line)
         except ValueError as error:
-            problem = str(error)
-        if problem and is_first:
-            refuse_array(part.path, line)
-        if problem:
-            raise UserError(f"{where}: {problem}; correct the line")
+            if is_first:
+                refuse_array(part.path, line)
+            raise UserError(f"{where}: {error}; correct the line") from None
         is_first = False
         if not names <= row.keys():
             check_columns(where, spec, row)

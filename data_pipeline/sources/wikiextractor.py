@@ -121,10 +121,9 @@ def _json_articles(path: Path) -> Iterator[Document]:
 def _object(line: str) -> dict[str, Any]:
     """Parses a JSON object; returns an empty one if the line is not a JSON object."""
     try:
-        value = json_record.parse(line, unique=True)
+        return json_record.parse_object(line)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 KIND: Final = Kind(

@@ -139,14 +139,11 @@ def _jsonl_rows(
             dropped[_BLANK] += 1
             continue
         try:
-            values = json_record.parse(line, unique=True)
-            problem = "" if isinstance(values, dict) else "not a JSON object, such as {…}"
+            values = json_record.parse_object(line)
         except ValueError as error:
-            problem = str(error)
-        if problem:
             if row == 1 + dropped[_BLANK]:
                 refuse_array(path, line)
-            wrong_row(path, row, problem)
+            wrong_row(path, row, str(error))
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
