@@ -56,12 +56,7 @@ def find(spec: SourceSpec) -> Found:
             check_files(folder, DATASET_FILES)
         about = [spec.path / _SPLITS] if splits else []
         return Found(files, {}, about=[*about, folder / _STATE])
-    described = "Arrow files (.arrow)"
-    return finding.find(spec, _is_own, described, text=False)
-
-
-def _is_own(path: Path) -> bool:
-    return path.suffix.lower() in _EXTENSIONS
+    return finding.find_ending(spec, _EXTENSIONS, "Arrow files (.arrow)")
 
 
 def _json(path: Path, form: json_record.Form) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -107,6 +107,11 @@ def find(
     if not files:
         raise NothingFoundError(_nothing(spec, result, described, text))
     return result
+
+
+def find_ending(spec: SourceSpec, endings: Collection[str], described: str) -> Found:
+    """Returns the files of a format that is not text, by the ends of their names, see `find`."""
+    return find(spec, lambda path: path.suffix.lower() in endings, described, text=False)
 
 
 def named(path: Path) -> list[Path]:

@@ -26,12 +26,7 @@ _BUFFER = 1 << 20  # bytes read at a time, so that a row group is not in memory 
 def find(spec: SourceSpec) -> Found:
     """Returns the Parquet files of the source."""
     check_arrow("Parquet files")
-    described = "Parquet files (.parquet)"
-    return finding.find(spec, _is_own, described, text=False)
-
-
-def _is_own(path: Path) -> bool:
-    return path.suffix.lower() in _EXTENSIONS
+    return finding.find_ending(spec, _EXTENSIONS, "Parquet files (.parquet)")
 
 
 @contextmanager
