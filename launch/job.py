@@ -7,6 +7,7 @@ A backend is a frozen dataclass of the options that only it has (`option`), with
 import dataclasses
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.hardware import slices
 from bert_jax.hardware.slices import Slice
+from bert_jax.launch import programs
 from bert_jax.launch.bundle import Bundle
 from bert_jax.launch.preflight import Check
 from bert_jax.launch.restarts import Limits
@@ -165,6 +167,12 @@ class Rendering:
         script = folder / _SCRIPT
         atomic.write_text(script, self.script())
         script.chmod(0o755)
+
+    def run(self) -> str:
+        """Runs the commands, each of which is printed; returns what the last one prints."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(Path(folder))
+            return [programs.change(command, folder=Path(folder)) for command in self.commands][-1]
 
     def text(self) -> str:
         """Returns commands and files for a terminal."""

@@ -8,10 +8,8 @@ import dataclasses
 import json
 import re
 import shlex
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
@@ -115,18 +113,11 @@ class Gke:
         if is_new:
             if self._find(job):  # has ended
                 self._kubectl.change("delete", "jobset", job.name, "--cascade=foreground")
-            self._submit(job)
+            self.render(job).run()
         else:
             say(f"{job.name}: runs already; `logs` has what it printed so far")
         say("JobSet restarts the job; this command watches it, and enforces --max_preemptions")
         return self._watch(job, is_new=is_new)
-
-    def _submit(self, job: Job) -> None:
-        rendering = self.render(job)
-        with tempfile.TemporaryDirectory() as folder:
-            rendering.write(Path(folder))
-            for command in rendering.commands:
-                programs.change(command, folder=Path(folder))
 
     def _watch(self, job: Job, *, is_new: bool) -> int:
         """Prints logs and every change until the job has ended; returns its exit code."""
@@ -139,8 +130,8 @@ class Gke:
                     shown = line
                 if _are_there(found, pods):
                     logs.follow(_restarts(found))
-                most = job.limits.max_preemptions
-                if most != UNLIMITED and _preemptions(found) > most:
+                most, failures = job.limits.max_preemptions, _restarts(found, "CountTowardsMax")
+                if most != UNLIMITED and _restarts(found) - failures > most:
                     say(f"{job.name}: more than {most} preemptions (--max_preemptions)")
                     self.stop(job)
                     return STOPPED
@@ -259,13 +250,9 @@ def _are_there(found: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
     return "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found)
 
 
-def _restarts(found: dict[str, Any]) -> int:
-    return int(found.get("status", {}).get("restarts", 0))
-
-
-def _preemptions(found: dict[str, Any]) -> int:
-    """Returns the restarts that JobSet did not count against maxRestarts."""
-    return _restarts(found) - int(found.get("status", {}).get("restartsCountTowardsMax", 0))
+def _restarts(found: dict[str, Any], which: str = "") -> int:
+    """Returns the restarts; which: "CountTowardsMax": those that JobSet counts as failures."""
+    return int(found.get("status", {}).get(f"restarts{which}", 0))
 
 
 def _waiting_for(pod: dict[str, Any]) -> str:

@@ -189,17 +189,9 @@ class Slurm:
             say(f"Slurm job {found.number} is this one; `logs` has what it printed so far")
             number = found.number
         else:
-            number = self._submit(job)
+            number = self.render(job).run().strip().partition(";")[0]  # NUMBER;CLUSTER
         say("Slurm restarts the job; this command watches it, and may be ended")
         return _watch(job, number, log)
-
-    def _submit(self, job: Job) -> str:
-        rendering = self.render(job)
-        with tempfile.TemporaryDirectory() as folder:
-            rendering.write(Path(folder))
-            for command in rendering.commands:
-                printed = programs.change(command, folder=Path(folder))
-        return printed.strip().partition(";")[0]  # NUMBER;CLUSTER
 
     def status(self, job: JobId) -> str:
         found = find(job)
@@ -244,10 +236,9 @@ class Slurm:
 
     def delete(self, job: JobId) -> None:
         self.stop(job)
-        folder = Path(job.folder)
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        say(f"{folder}: removed; Slurm has no job {job.name}")
+            shutil.rmtree(job.folder)
+        say(f"{job.folder}: removed; Slurm has no job {job.name}")
 
 
 def _cancel(*words: str) -> None:
