@@ -21,7 +21,6 @@ from bert_jax.finetune.held_out import batch_on_devices
 from bert_jax.finetune.results import kept_step
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.objectives import total as objectives
-from bert_jax.objectives.pretraining_model import part_of
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress
 from bert_jax.training import per_example
@@ -80,10 +79,7 @@ def _evaluate(config: Config, data: TaskData, params: dict) -> Evaluated:
     program = make_step_functions(config, mesh, data.corpus(config))
     parts, numbers = [], list[int]()
     with jax.set_mesh(mesh), progress("batches", batches.steps_per_epoch) as bar:
-        target = program.abstract["params"]
-        placed = jax.tree.map(
-            lambda x, like: jax.device_put(x, like.sharding), part_of(params, target), target
-        )
+        placed = program.placed(params)
         (task,) = bar.tasks
         for index in range(batches.steps_per_epoch):
             sums = program.evaluate_rows(placed, batch_on_devices(batches, program, index))

@@ -24,7 +24,6 @@ from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.records import objectives_in
-from bert_jax.objectives.pretraining_model import part_of
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
@@ -250,10 +249,7 @@ class _Measure:
             bar.update(task.id, advance=1, rate=f"{tokens / max(seconds, 1e-9):,.0f} tokens/s")
 
         with jax.set_mesh(self._mesh):
-            target = self._program.abstract["params"]
-            placed = jax.tree.map(
-                lambda x, like: jax.device_put(x, like.sharding), part_of(params, target), target
-            )
+            placed = self._program.placed(params)
             start = bar.get_time()
             if by_example:
                 return self.held_out.evaluate_examples(self._program, placed, advance)

@@ -20,7 +20,7 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params
+from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params, part_of
 from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
@@ -69,6 +69,11 @@ class StepFunctions:
     def compile_start_phase(self) -> jax.stages.Compiled:
         """Compiles `start_phase` ahead of time."""
         return self.start_phase.lower(self.abstract).compile()
+
+    def placed(self, params: Mapping[str, Any]) -> Any:
+        """Returns those of the parameters that the functions take, on their devices."""
+        target = self.abstract["params"]
+        return jax.device_put(part_of(params, target), jax.tree.map(lambda x: x.sharding, target))
 
     def abstract_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, Any]:
         """Returns a batch of such rows as ShapeDtypeStructs with shardings."""
