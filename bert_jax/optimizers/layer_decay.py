@@ -23,12 +23,13 @@ def scale_by_layer(decay: float, axes: Any) -> optax.GradientTransformation:
         layers = _layers(updates, axes)
 
         def scale(path: tuple, x: jax.Array, names: tuple[str, ...]) -> jax.Array:
-            if _is_head(path):
+            part, *within = (str(key.key) for key in path)
+            if part != "encoder" or within[0] == "pooler":
                 return x
             if names[0] == "layers":
                 exponents = layers + 1 - jnp.arange(layers)
                 return x * (decay**exponents).reshape(-1, *[1] * (x.ndim - 1))
-            return x * decay ** (layers + 2 if _is_embedding(path) else 1)
+            return x * decay ** (layers + 2 if within[0] == "embeddings" else 1)
 
         return jax.tree_util.tree_map_with_path(scale, updates, axes), state
 
@@ -39,16 +40,3 @@ def _layers(tree: Any, axes: Any) -> int:
     """Returns the number of layers, which the stacked arrays have as their first dimension."""
     sizes = jax.tree.map(lambda x, names: len(x) if names[0] == "layers" else 0, tree, axes)
     return max(jax.tree.leaves(sizes))
-
-
-def _names(path: tuple) -> list[str]:
-    return [str(key.key) for key in path]
-
-
-def _is_head(path: tuple) -> bool:
-    names = _names(path)
-    return names[0] != "encoder" or names[1] == "pooler"
-
-
-def _is_embedding(path: tuple) -> bool:
-    return _names(path)[1] == "embeddings"
