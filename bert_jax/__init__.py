@@ -28,24 +28,17 @@ if TYPE_CHECKING:
     from bert_jax.finetune.tasks.qa import Answer, Answers
 
 _MODULES = {
-    "batches": "api.data",
-    "build_store": "api.data",
-    "inspect": "api.data",
-    "Fill": "api.model",
-    "Model": "api.model",
-    "Prediction": "api.model",
-    "load": "api.model",
-    "export": "api.run",
-    "pretrain": "api.run",
-    "Answer": "finetune.tasks.qa",
-    "Answers": "finetune.tasks.qa",
-    "Config": "config.schema",
-    "TokenStore": "data_pipeline.store.store",
-    "open_store": "data_pipeline.store.store",
-    "NumbersError": "errors",
-    "StoppedError": "errors",
-    "StorageError": "errors",
-    "UserError": "errors",
+    name: module
+    for module, names in (
+        ("api.data", "batches build_store inspect"),
+        ("api.model", "Fill Model Prediction load"),
+        ("api.run", "export pretrain"),
+        ("finetune.tasks.qa", "Answer Answers"),
+        ("config.schema", "Config"),
+        ("data_pipeline.store.store", "TokenStore open_store"),
+        ("errors", "NumbersError StoppedError StorageError UserError"),
+    )
+    for name in names.split()
 }
 __all__ = [
     "Answer", "Answers", "Config", "Fill", "Model", "NumbersError", "Prediction", "StoppedError",
