@@ -129,7 +129,7 @@ class _Job:
             ids = ", ".join(f"{host.name} is process {host.pid}" for host in self._running)
             self.say(f"coordinator {_ADDRESS}:{port}; {ids}")
             while self._running:
-                self._poll(self._next_deadline())
+                self._poll(min(filter(None, (self._terminate_at, self._kill_at)), default=None))
                 for host in [host for host in self._running if host.has_ended()]:
                     code = self._end(host)
                     if not host.is_terminated:  # after SIGTERM its exit code has no meaning
@@ -194,10 +194,6 @@ class _Job:
         self._signals.add(number)
         for host in self._running:
             host.send(number)
-
-    def _next_deadline(self) -> float | None:
-        deadlines = [t for t in (self._terminate_at, self._kill_at) if t is not None]
-        return min(deadlines, default=None)
 
     def _enforce_deadlines(self) -> None:
         now, names = time.monotonic(), ", ".join(host.name for host in self._running)

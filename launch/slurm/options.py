@@ -32,12 +32,10 @@ _REFUSED = {
     "comment": "the job is found by it", "chdir": _OURS, "workdir": _OURS, "jobid": _OURS,
     "output": "`logs` reads WORKDIR/launch/NAME/log", "open-mode": "`logs` reads one file",
     "error": "`logs` reads WORKDIR/launch/NAME/log",
-    "ntasks": _FLAG.format("tasks_per_node"), "ntasks-per-node": _FLAG.format("tasks_per_node"),
-    "ntasks-per-gpu": _FLAG.format("tasks_per_node"),
-    "ntasks-per-core": _FLAG.format("tasks_per_node"),
-    "ntasks-per-socket": _FLAG.format("tasks_per_node"),
-    "ntasks-per-tres": _FLAG.format("tasks_per_node"),
-    "tasks-per-node": _FLAG.format("tasks_per_node"),
+    **dict.fromkeys(
+        ("ntasks", *(f"ntasks-per-{part}" for part in ("node", "gpu", "core", "socket", "tres")),
+         "tasks-per-node"), _FLAG.format("tasks_per_node"),
+    ),
     "nodes": _FLAG.format("nodes"), "gpus-per-node": _FLAG.format("gpus_per_node"),
     "gpus": _GPUS, "gpus-per-socket": _GPUS, "gpus-per-task": _OWN_GPU, "tres-per-task": _OWN_GPU,
     "gpu-bind": _OWN_GPU, "tres-bind": _OWN_GPU,
@@ -59,13 +57,14 @@ _REFUSED = {
 _GPU = re.compile(r"(^|,|/)gpu\b", re.IGNORECASE)  # in the list of --gres
 # Variables that sbatch reads as such options; it prefers its command line, which has the others.
 _VARIABLES = {
-    "SBATCH_ARRAY_INX": "array", "SBATCH_CLUSTERS": "clusters", "SLURM_CLUSTERS": "clusters",
-    "SBATCH_CLUSTER_CONSTRAINT": "cluster-constraint", "SBATCH_GET_USER_ENV": "get-user-env",
-    "SBATCH_ERROR": "error", "SBATCH_EXPORT": "export", "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_SOCKET": "gpus-per-socket", "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GPU_BIND": "gpu-bind", "SBATCH_TRES_BIND": "tres-bind",
-    "SBATCH_TRES_PER_TASK": "tres-per-task",
-    "SBATCH_NO_KILL": "no-kill", "SBATCH_WAIT": "wait",
+    "SBATCH_ARRAY_INX": "array", "SLURM_CLUSTERS": "clusters",
+    **{
+        f"SBATCH_{option.upper().replace('-', '_')}": option
+        for option in (
+            "clusters", "cluster-constraint", "get-user-env", "error", "export", "gpus", "gpu-bind",
+            "gpus-per-socket", "gpus-per-task", "tres-bind", "tres-per-task", "no-kill", "wait",
+        )
+    },
 }  # fmt: skip
 
 
