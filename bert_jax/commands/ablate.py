@@ -78,10 +78,6 @@ def typed(values: flags.FlagValues) -> str:
     return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 
-def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "workdir", "folder of the ablation")
-
-
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     from bert_jax.ablation import budget, record, report, results, sentences, spec
@@ -117,7 +113,7 @@ COMMANDS = {
     "ablate report": Command(
         "compare the variants of an ablation: page, tables, data",
         "bert-jax ablate report --workdir=A",
-        _define_report,
+        lambda values, words: define_input(values, "workdir", "folder of the ablation"),
         _run_report,
     ),
 }

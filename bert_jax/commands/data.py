@@ -120,26 +120,13 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     sources = _sources(values)
     tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
-    common = {
-        "dedup": values.dedup,
-        "work": values.work,
-        "workers": values.workers,
-        "strict": values.strict,
-    }
+    common = {name: values[name].value for name in ("dedup", "work", "workers", "strict")}
     if shard:
         number, count = shard
         build_shards(sources, tokenizer, values.out, number=number, count=count, **common)
     else:
-        share, merge = values.held_out_share, values.merge
-        build_store(
-            sources,
-            tokenizer,
-            values.out,
-            held_out_share=share,
-            merge_only=merge,
-            beam=beam,
-            **common,
-        )
+        own = {"held_out_share": values.held_out_share, "merge_only": values.merge, "beam": beam}
+        build_store(sources, tokenizer, values.out, **own, **common)
 
 
 def _beam_options(values: flags.FlagValues, words: Sequence[str]) -> list[str] | None:
@@ -171,10 +158,6 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
 
 def _define_store(values: flags.FlagValues, text: str = "folder of a token store") -> None:
     define_input(values, "store", text)
-
-
-def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
-    _define_store(values)
 
 
 def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -279,7 +262,7 @@ COMMANDS = {
     "data verify": Command(
         "check every byte and every id of a token store",
         "bert-jax data verify --store=store",
-        _define_verify,
+        lambda values, words: _define_store(values),
         _run_verify,
         takes_modules=False,
     ),

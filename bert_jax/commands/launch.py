@@ -122,8 +122,7 @@ def _define_run(backend: str, values: flags.FlagValues, words: Sequence[str]) ->
     dirty = "run uncommitted changes of this checkout, and record them with the job"
     flags.DEFINE_bool("allow_dirty", False, dirty, flag_values=values)
     flags.DEFINE_bool("dry_run", False, "print every command and file only", flag_values=values)
-    out = "folder for the commands and files of --dry_run"
-    define_output(values, "out", out, rendering)
+    define_output(values, "out", "folder for the commands and files of --dry_run", rendering)
 
 
 def _define_options(kind: "type[Backend]", values: flags.FlagValues, *, always: bool) -> None:
@@ -217,11 +216,9 @@ def _delete(backend: str, values: flags.FlagValues, words: Sequence[str]) -> Non
 def _id(backend: str, values: flags.FlagValues) -> "JobId":
     from bert_jax.launch.job import JobId
 
-    need(values, "name", *(["workdir"] if _kind(backend).needs_workdir else []))
-    return JobId(
-        name=values.name,
-        workdir=absolute(values.workdir) if _kind(backend).needs_workdir else "",
-    )
+    needs_workdir = _kind(backend).needs_workdir
+    need(values, "name", *(["workdir"] if needs_workdir else []))
+    return JobId(name=values.name, workdir=absolute(values.workdir) if needs_workdir else "")
 
 
 def _commands(backend: str) -> dict[str, Command]:
@@ -232,34 +229,30 @@ def _commands(backend: str) -> dict[str, Command]:
         f"--workdir={about.folder}/b1"
     )
 
-    def command(verb: str, summary: str, define: Callable, run: Callable) -> Command:
-        return Command(
+    found = {
+        f"launch {backend} {verb}": Command(
             summary,
             f"{start} {verb} --name=b1{about.place}",
             functools.partial(define, backend),
             functools.partial(run, backend),
             takes_modules=False,
         )
-
-    return {
-        f"launch {backend} run": dataclasses.replace(
-            command("run", f"run a job on {about.where}, or watch it", _define_run, _run),
-            example=f"{start} run --name=b1 {about.options} {trainer}",
-            arguments=" COMMAND [--flag=value ...]",
-            starts=True,
-            is_run=True,
-        ),
-        f"launch {backend} status": command(
-            "status", "show where a job stands", _define_id, _status
-        ),
-        f"launch {backend} logs": command("logs", "print a job's output", _define_logs, _logs),
-        f"launch {backend} stop": command(
-            "stop", "stop gracefully (saves a checkpoint first)", _define_id, _stop
-        ),
-        f"launch {backend} delete": command(
-            "delete", "stop a job, and remove what was made for it", _define_id, _delete
-        ),
+        for verb, summary, define, run in (
+            ("run", f"run a job on {about.where}, or watch it", _define_run, _run),
+            ("status", "show where a job stands", _define_id, _status),
+            ("logs", "print a job's output", _define_logs, _logs),
+            ("stop", "stop gracefully (saves a checkpoint first)", _define_id, _stop),
+            ("delete", "stop a job, and remove what was made for it", _define_id, _delete),
+        )
     }
+    found[f"launch {backend} run"] = dataclasses.replace(
+        found[f"launch {backend} run"],
+        example=f"{start} run --name=b1 {about.options} {trainer}",
+        arguments=" COMMAND [--flag=value ...]",
+        starts=True,
+        is_run=True,
+    )
+    return found
 
 
 COMMANDS = {
