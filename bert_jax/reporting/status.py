@@ -103,7 +103,7 @@ def read(folder: epath.PathLike) -> Status:
     history = attempts.split(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
-    train = latest.get("train")
+    train, failed = latest.get("train"), latest.get("save_failed")
     speed = train.get("step_seconds") if train else None
     speed = speed if is_finite(speed) else None
 
@@ -140,7 +140,7 @@ def read(folder: epath.PathLike) -> Status:
         goodput=goodput.account(records),
         attempts=_attempts(history, working, finished),
         skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
-        save_failed=_unresolved_failure(latest.get("save_failed"), good),
+        save_failed=failed if failed and not any(s >= failed["step"] for s in good) else None,
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
         checkpoints=_checkpoints(workdir.checkpoints, config, problems),
@@ -160,12 +160,8 @@ def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list
 
 def _step_flops(run: Record, config: Config) -> list[float]:
     """Operations of a step of each phase; the config.json of an earlier version lacks them."""
-    recorded = run.get("step_flops")
-    if (
-        isinstance(recorded, list)
-        and len(recorded) == len(config.phases)
-        and all(is_finite(n) and n > 0 for n in recorded)
-    ):
+    recorded: list[float] = run.get("step_flops", [])
+    if len(recorded) == len(config.phases):
         return recorded
     from bert_jax.metrics.flops import step_flops  # imports JAX, which takes a second
 
@@ -251,10 +247,6 @@ def _quarantined(folder: epath.Path, records: Sequence[Record]) -> list[Quaranti
         dataclasses.replace(q, reason=q.reason or recorded.get(q.folder.partition("-")[0], ""))
         for q in list_quarantined(folder)
     ]
-
-
-def _unresolved_failure(failed: Record | None, good: Sequence[int]) -> Record | None:
-    return failed if failed and not any(step >= failed["step"] for step in good) else None
 
 
 def _hosts(history: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
