@@ -10,6 +10,7 @@ these is not split, nor one with a literal "▁".
 
 import base64
 import json
+import operator
 import re
 import unicodedata
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def splits_of(encoder: tokenizers.Tokenizer) -> tuple[Split, ...]:
     kinds = (model, normalizer.get("type"), pre_tokenizer.get("type"))
     if kinds == ("WordPiece", "BertNormalizer", "BertPreTokenizer"):
         smaller = _split_lowercased if normalizer["lowercase"] else _split_at_punctuation
-        return _split_at_spaces, smaller
+        return operator.methodcaller("split", " "), smaller
     if model in ("Unigram", "BPE") and kinds[1:] == ("Sequence", "Sequence"):
         replacing, collapsing = normalizer["normalizers"][:-2], normalizer["normalizers"][-2:]
         steps = pre_tokenizer["pretokenizers"]
@@ -72,10 +73,6 @@ def _writes_no_space(step: dict[str, Any]) -> bool:
     if step["type"] != "Precompiled":
         return False
     return SPACE.encode() not in base64.b64decode(step["precompiled_charsmap"])
-
-
-def _split_at_spaces(text: str) -> list[str]:
-    return text.split(" ")
 
 
 def _split_lowercased(word: str) -> list[str]:
