@@ -28,7 +28,7 @@ from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.examples import Question, Words
 from bert_jax.finetune.tasks.multiple_choice import Choices
 from bert_jax.finetune.tasks.qa import Answers
-from bert_jax.finetune.tasks.text_task import probabilities
+from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
@@ -448,9 +448,8 @@ def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:
     """logits: of one text, [C]."""
     if predictor.kind.name == "regression":
         return Prediction(None, None, float(logits[0]))
-    (shares,) = probabilities(logits[None])
-    label = int(logits.argmax())
-    return Prediction(predictor.labels[label], float(shares[label]))
+    found = PredictedClass.of(logits)
+    return Prediction(predictor.labels[found], found.probability)
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Evaluation on the labelled examples of a task: its loss and its metrics."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.tasks.kind import Measured
+from bert_jax.finetune.tasks.kind import Logits, Measured
 from bert_jax.metrics.records import TASK_METRIC
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
@@ -29,7 +30,7 @@ class HeldOutExamples(EvaluationPass):
     def __init__(
         self,
         batches: ExampleBatches,
-        measure: Callable[[Sequence[np.ndarray]], Measured],
+        measure: Callable[[Logits], Measured],
         first: str,
         corpus: Corpus,
         *,
@@ -51,7 +52,8 @@ class HeldOutExamples(EvaluationPass):
         scalars = objectives.summarize(sums, ())
         measured = self._measure(in_order(self._batches, parts, per_token=self._per_token))
         first = measured[self._first]
-        found = {f"{TASK_METRIC}{name}": _or_nan(value) for name, value in measured.items()}
+        values = {name: math.nan if value is None else value for name, value in measured.items()}
+        found = {f"{TASK_METRIC}{name}": value for name, value in values.items()}
         return {**scalars, **found, "error": 1.0 - (first or 0.0)}
 
 
@@ -79,7 +81,3 @@ def in_order(
                 own = slice(ends[slot], ends[slot + 1]) if per_token else batches.slots(slot)
                 found[example] = logits[row, own]
     return [found[example] for example in range(batches.rows_per_epoch)]
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value

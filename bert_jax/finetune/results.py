@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from etils import epath
@@ -75,13 +75,14 @@ def write_results(
     names = kind.metrics(task, data.labels)
     baselines = kind.baselines(task, data.train.examples, held_out)
     trivial = {what: kind.compute_metrics(task, held_out, x) for what, x in baselines.items()}
+    defined = {name: [run[name] for run in runs if run[name] is not None] for name in names}
     values: dict[str, Any] = {
         "task": task.name,
         "metrics": list(names),
         "examples": len(held_out.examples),
         "runs": list(runs),
-        "median": {name: _median(runs, name) for name in names},
-        "range": {name: _range(runs, name) for name in names},
+        "median": {n: statistics.median(found) if found else None for n, found in defined.items()},
+        "range": {n: [f(found, default=None) for f in (min, max)] for n, found in defined.items()},
         "baselines": {name: dict(measured) for name, measured in trivial.items()},
     }
     path = open_path(folder) / FILE
@@ -95,17 +96,3 @@ def write_results(
     rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
-
-
-def _defined(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [run[name] for run in runs if run[name] is not None]
-
-
-def _median(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    found = _defined(runs, name)
-    return statistics.median(found) if found else None
-
-
-def _range(runs: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    found = _defined(runs, name)
-    return [min(found), max(found)] if found else [None, None]

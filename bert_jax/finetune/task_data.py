@@ -22,7 +22,14 @@ from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+    check_unused,
+)
 from bert_jax.finetune.tasks.registry import KINDS, kind_of
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
@@ -126,7 +133,7 @@ class TaskData:
         train = self._batches(self.train, config, phase, config.seed, phase.steps, parts)
         held_out = self._batches(self.held_out, config, phase, 0, 0, parts)
 
-        def measure(logits: Sequence[np.ndarray]) -> Measured:
+        def measure(logits: Logits) -> Measured:
             task, examples = config.task, self.held_out.examples
             found = self.kind.predictions(task, examples, self.held_out.prepared, logits)
             return self.kind.compute_metrics(task, examples, found)
@@ -249,16 +256,6 @@ def check_softmax(config: Config) -> None:
         raise UserError(f"{key} cannot be used with a frozen encoder; leave out config.task.layers")
 
 
-def _check_own_settings(task: TaskConfig) -> None:
-    """Raises UserError for a setting of another kind of task."""
-    own, plain = kind_of(task).own_settings, TaskConfig()
-    for key in (key for kind in KINDS.values() for key in kind.own_settings if key not in own):
-        if (value := getattr(task, key)) != getattr(plain, key):
-            raise UserError(
-                f"config.task.{key}={value} has no effect for {task.name}; leave it out"
-            )
-
-
 def check_task(config: Config) -> None:
     """Raises UserError if a configuration is not that of a task."""
     if not config.task.name:
@@ -272,6 +269,9 @@ def check_task(config: Config) -> None:
         raise UserError(
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
-    _check_own_settings(config.task)
-    check_probe(config, per_token=kind_of(config.task).per_token)
+    own = kind_of(config.task)
+    others = (key for kind in KINDS.values() for key in kind.own_settings)
+    others = (key for key in others if key not in own.own_settings)
+    check_unused(config.task, others, f"for {config.task.name}; leave it out")
+    check_probe(config, per_token=own.per_token)
     check_softmax(config)

@@ -15,6 +15,9 @@ from bert_jax.finetune.tasks.encoding import Encoded, Targets
 from bert_jax.finetune.tasks.examples import Examples
 
 Measured = Mapping[str, float | None]  # metric -> value, None if it is undefined
+# Of each example or window of `Prepared`: [C]; where they are `per_token`, [n, C]; of an example of
+# several sequences, those of each.
+Logits = Sequence[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,13 @@ class Prepared:
     targets: Targets = dataclasses.field(default_factory=Targets)
     windows: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def check_unused(task: TaskConfig, keys: Iterable[str], why: str) -> None:
+    """Raises UserError for a key of `config.task` that is set, and why it has no effect."""
+    for key in keys:
+        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
+            raise UserError(f"config.task.{key}={value} has no effect {why}")
 
 
 class TaskKind(abc.ABC):
@@ -100,17 +110,10 @@ class TaskKind(abc.ABC):
 
     @abc.abstractmethod
     def predictions(
-        self,
-        task: TaskConfig,
-        examples: Examples,
-        prepared: Prepared,
-        logits: Sequence[np.ndarray],
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> Sequence[Any]:
-        """Returns the prediction for each example.
-
-        logits: of each example or window of `prepared`: [C]; where they are `per_token`, [n, C];
-            of an example of several sequences, those of each.
-        """
+        """Returns the prediction for each example, from the logits of all that was prepared: of
+        each example or window, or of each of its tokens or sequences."""
 
     @abc.abstractmethod
     def compute_metrics(

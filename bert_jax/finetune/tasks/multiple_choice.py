@@ -19,7 +19,14 @@ from bert_jax.finetune.tasks.baselines import choice_by_words, majority, most_sh
 from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+    check_unused,
+)
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.finetune.tasks.text_task import PredictedClass
@@ -75,12 +82,11 @@ class _Columns:
                     f"config.task.choices={task.choices}; give two or more columns, such as a,b,c"
                 )
             return cls(task.text, task.pair, names, task.label)
-        for key in ("text", "pair", "label"):
-            if (value := getattr(task, key)) != getattr(TaskConfig(), key):
-                raise UserError(
-                    f"config.task.{key}={value} has no effect without config.task.choices, the "
-                    "columns of the choices; set it, or leave both out for SWAG's"
-                )
+        why = (
+            "without config.task.choices, the columns of the choices; set it, or leave both out "
+            "for SWAG's"
+        )
+        check_unused(task, ("text", "pair", "label"), why)
         return cls("sent1", "sent2", tuple(f"ending{i}" for i in range(4)), "label")
 
 
@@ -127,11 +133,7 @@ class MultipleChoiceTask(TaskKind):
         return ("accuracy",)
 
     def predictions(
-        self,
-        task: TaskConfig,
-        examples: Examples,
-        prepared: Prepared,
-        logits: Sequence[np.ndarray],
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[PredictedClass]:
         return [PredictedClass.of(scores[:, 0]) for scores in logits]
 

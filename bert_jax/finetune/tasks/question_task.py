@@ -16,7 +16,7 @@ from bert_jax.finetune.tasks import qa, squad, squad_metrics
 from bert_jax.finetune.tasks.baselines import nearest_sentence
 from bert_jax.finetune.tasks.encoding import Targets, joined, second_type, separators
 from bert_jax.finetune.tasks.examples import Examples, Question
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.qa import Answer, Answers
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING as OBJECTIVE
@@ -86,11 +86,7 @@ class QuestionTask(TaskKind):
         return names if task.null_threshold is None else (*names, "best_f1", "best_threshold")
 
     def predictions(
-        self,
-        task: TaskConfig,
-        examples: Examples,
-        prepared: Prepared,
-        logits: Sequence[np.ndarray],
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[Answers]:
         own: list[tuple[list[qa.Window], list[np.ndarray]]] = [([], []) for _ in _of(examples)]
         for window, values in zip(prepared.windows, logits, strict=True):

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import conll, metrics, tagging
 from bert_jax.finetune.tasks.encoding import Targets, joined
 from bert_jax.finetune.tasks.examples import Examples, Words
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
@@ -65,11 +65,7 @@ class TaggingTask(TaskKind):
         return ("f1", "precision", "recall", "accuracy")
 
     def predictions(
-        self,
-        task: TaskConfig,
-        examples: Examples,
-        prepared: Prepared,
-        logits: Sequence[np.ndarray],
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[Tags]:
         found = tagging.predict(_of(examples), prepared.windows, logits)
         return [[examples.labels[tag] for tag in tags.tolist()] for tags in found]

@@ -16,7 +16,14 @@ from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.examples import Example, Examples
-from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+    check_unused,
+)
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
@@ -43,7 +50,8 @@ class TextTask(TaskKind):
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         if task.name in glue.TASKS:
-            _check_unused(task)
+            why = f"for {task.name}, whose files and columns GLUE defines; leave it out"
+            check_unused(task, ("held_out", "text", "pair", "label"), why)
             train = glue.read(task.name, task.data, "train")
             held_out = glue.read_dev(task.name, task.data)
         else:
@@ -108,11 +116,7 @@ class TextTask(TaskKind):
         return tuple(name for name in self.of_tables if name != "f1" or len(labels) == 2)
 
     def predictions(
-        self,
-        task: TaskConfig,
-        examples: Examples,
-        prepared: Prepared,
-        logits: Sequence[np.ndarray],
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[Any]:
         if self._is_score:
             return [float(score) for (score,) in logits]
@@ -148,12 +152,6 @@ class TextTask(TaskKind):
         return {"out": leaderboard.table_of(ids, names, shares)}
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Returns the probabilities of classes, [E, C]."""
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
 class PredictedClass(int):
     """The id of the most probable class, and its probability."""
 
@@ -162,8 +160,8 @@ class PredictedClass(int):
     @classmethod
     def of(cls, logits: np.ndarray) -> "PredictedClass":
         """logits: of the classes of a text, [C]."""
-        found = cls(logits.argmax())
-        found.probability = float(probabilities(logits[None])[0, found])
+        found, powers = cls(logits.argmax()), np.exp(logits - logits.max())
+        found.probability = float(powers[found] / powers.sum())
         return found
 
 
@@ -173,16 +171,6 @@ def _of(examples: Examples) -> tuple[Example, ...]:
 
 def _texts(examples: Examples) -> list[tuple[str, ...]]:
     return [example.texts for example in _of(examples)]
-
-
-def _check_unused(task: TaskConfig) -> None:
-    """Raises UserError for settings of tables, which have no effect for a task of GLUE."""
-    for key in ("held_out", "text", "pair", "label"):
-        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
-            raise UserError(
-                f"config.task.{key}={value} has no effect for {task.name}, whose files and columns "
-                "GLUE defines; leave it out"
-            )
 
 
 def _check_labels(examples: Examples) -> None:
