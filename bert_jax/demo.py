@@ -150,14 +150,9 @@ def _read_claim(path: Path) -> Mapping[str, Any]:
     """Returns the stored claim; an empty one if it is missing or damaged."""
     try:
         with storage_errors(path):
-            claim: dict[str, Any] = json_record.read(path, dict)
-    except UserError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        return {}
+            return json_record.read_if_there(path, dict) or {}
     except ValueError:
         return {}
-    return claim
 
 
 def _stage(name: str, run: Callable[[], T]) -> T:

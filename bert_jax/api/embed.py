@@ -129,11 +129,10 @@ def _identity(model: Model, digest: str, settings: Settings) -> str:
     """Returns what the parts depend on, as JSON; digest: of the lines."""
     leaves = jax.tree.leaves(model.params)
     weights = sha256("".join(sha256(np.asarray(x).tobytes()) for x in leaves).encode())
-    tokenizer = model.tokenizer.digest
     values = {
         "lines": digest,
         "weights": weights,
-        "tokenizer": tokenizer,
+        "tokenizer": model.tokenizer.digest,
         "devices": jax.local_device_count(),  # batches depend on it, and so may the last bits
         **asdict(settings),
         **({"sentence": _parts_of(model.sentence)} if model.sentence else {}),
@@ -176,12 +175,10 @@ def _claim(parts: Path, identity: str) -> None:
 def _has_settings(folder: epath.Path) -> bool:
     """Returns whether `_claim` made a folder, or was ended while it did."""
     try:
-        json_record.read(folder / _SETTINGS, {"lines": str, "weights": str, "tokenizer": str})
+        form = dict.fromkeys(("lines", "weights", "tokenizer"), str)
+        return json_record.holds(folder / _SETTINGS, form)
     except FileNotFoundError:
         return all(path.name.startswith(f".{_SETTINGS}.") for path in folder.iterdir())
-    except ValueError:
-        return False
-    return True
 
 
 PARTS: Final = OutputKind("folder of parts", _has_settings, is_folder=True, in_buckets=False)
@@ -224,7 +221,8 @@ def _vectors(
     states = model.hidden_states(texts, **chosen)
     if settings.pooling == "none":
         names = [[model.tokenizer.token(i) for i in text.ids] for text in tokens]
-        return TokenTable([line.row - 1 for line in block], texts, names, _spans(tokens), states)
+        spans = [text.spans for text in tokens if text.spans is not None]
+        return TokenTable([line.row - 1 for line in block], texts, names, spans, states)
     reduce = np.mean if settings.pooling == "mean" else np.max
     return np.stack(
         [
@@ -232,10 +230,6 @@ def _vectors(
             for line, text, x in zip(block, tokens, states, strict=True)
         ]
     )
-
-
-def _spans(tokens: list[Tokens]) -> list[np.ndarray]:
-    return [text.spans for text in tokens if text.spans is not None]
 
 
 def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:

@@ -21,6 +21,7 @@ from bert_jax.training.claim import check_free
 from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "results.json"
+_RESULTS: Final = dict.fromkeys(("task", "metrics", "runs"), object)
 _SEED: Final = re.compile(r"seed-\d+")
 
 
@@ -31,15 +32,7 @@ def _has_seeds(folder: epath.Path) -> bool:
         return False
     for name in filter(_SEED.fullmatch, names):
         check_free(Workdir.open(folder / name))
-    return FILE not in names or _is_results(folder / FILE)
-
-
-def _is_results(file: epath.Path) -> bool:
-    try:
-        json_record.read(file, {"task": object, "metrics": object, "runs": object})
-    except ValueError:
-        return False
-    return True
+    return FILE not in names or json_record.holds(folder / FILE, _RESULTS)
 
 
 SEEDS: Final = OutputKind("folder of runs", _has_seeds, is_folder=True)

@@ -125,3 +125,20 @@ def read(path: epath.PathLike, form: Form = object, limit: int = RECORD) -> Any:
     """Returns the JSON value in a file, local or in a bucket; ValueError as `parse`, and the errors
     of its storage."""
     return parse(read_bytes(path, limit), form)
+
+
+def read_if_there(path: epath.PathLike, form: Form = object) -> Any:
+    """Returns what `read` does, None if there is no such file; raises as `read`."""
+    try:
+        return read(path, form)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def holds(path: epath.PathLike, form: Form) -> bool:
+    """Returns whether a file is JSON of a form; raises the errors of its storage."""
+    try:
+        read(path, form)
+    except ValueError:
+        return False
+    return True

@@ -63,14 +63,9 @@ def _json(path: Path, form: json_record.Form) -> dict[str, Any]:
     """Returns what a dataset says of itself; an empty mapping if there is no such file."""
     try:
         with storage_errors(path):
-            value: dict[str, Any] = json_record.read(path, form)
-    except UserError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            return {}
-        raise
+            return json_record.read_if_there(path, form) or {}
     except ValueError as error:
         raise UserError(f"{path}: damaged ({error}); save the dataset again") from None
-    return value
 
 
 @contextmanager

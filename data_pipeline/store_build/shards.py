@@ -191,14 +191,9 @@ def _read(file: str) -> dict[str, Any]:
     """Returns the settings of a working folder, an empty mapping if there are none to read."""
     try:
         with storage_errors(file):
-            kept: dict[str, Any] = json_record.read(file, {"settings": dict, "shards": int})
-    except UserError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return {}
-        raise
+            return json_record.read_if_there(file, {"settings": dict, "shards": int}) or {}
     except ValueError:  # damaged: the shards' names say what they are made of
         return {}
-    return kept
 
 
 def _remove_left_parts(shards: Path) -> None:
