@@ -267,8 +267,7 @@ def _checkpoints(own: Workdir) -> Iterator[Mapping[str, Any]]:
 
 
 def _store_of(plan: Record, run: Run) -> Mapping[str, Any]:
-    store: Mapping[str, Any] = plan.get("stores", {}).get(run.variant, plan["store"])
-    return store
+    return dict(plan.get("stores", {}).get(run.variant, plan["store"]))
 
 
 def _differing(own: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

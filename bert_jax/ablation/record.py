@@ -270,8 +270,7 @@ def base_of(workdir: AblationDir, found: Record) -> Mapping[str, Any] | None:
             the record may come from anywhere.
     """
     if "base" in found:
-        base: Mapping[str, Any] = found["base"]
-        return base
+        return dict(found["base"])
     name = found["config"].get("base", AblationConfig.base)
     if name in shipped():
         return None

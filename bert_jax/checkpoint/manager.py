@@ -92,10 +92,6 @@ class RunCheckpoints:
         self._sums: restore.Sums | None = None
         self._gather: dict[Any, Callable[[jax.Array], jax.Array]] = {}
 
-    def latest_step(self) -> int | None:
-        """Returns the newest step, valid or not, or being written; None if no step exists."""
-        return max(self._steps, default=None)
-
     def prepare(self, abstract: dict[str, Any]) -> None:
         """Compiles the programs for saving and restoring ahead of time.
 
@@ -128,7 +124,7 @@ class RunCheckpoints:
             StorageError: the previous checkpoint could not be written.
         """
         step = int(state["step"])
-        if step == self.latest_step():
+        if step == max(self._steps, default=None):  # valid or not, or being written
             return
         self.wait()
         items = parts(state)
@@ -207,9 +203,7 @@ class RunCheckpoints:
             self._thread = None
         self.check()
 
-    def close(self) -> None:
-        """Same as `wait`."""
-        self.wait()
+    close = wait
 
     def _copy(self, x: jax.Array) -> np.ndarray | None:
         """Returns the unsharded array on the host in the process that writes, None in the others.
@@ -364,8 +358,7 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
 
 def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
     """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
-    params: dict = read_part(workdir, meta, "params", _params_of(meta))
-    return params
+    return dict(read_part(workdir, meta, "params", _params_of(meta)))
 
 
 def read_part(workdir: Workdir, meta: Mapping[str, Any], name: str, shapes: Any) -> Any:

@@ -163,8 +163,7 @@ def load(
 
 def values_of(name: str) -> dict[str, Any]:
     """Returns the values of a shipped config by name, or of a file; raises UserError as `load`."""
-    values: dict[str, Any] = plain(_execute(_find(name, name)))
-    return values
+    return dict(plain(_execute(_find(name, name))))
 
 
 def load_values(

@@ -146,7 +146,8 @@ def find(name: str) -> Slice:
     nearest ones, if no such slice exists."""
     plain = name.strip().lower()
     words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
-    generation = _generation(words[2]) if words else None
+    kind = ALIASES.get(words[2], words[2]) if words else ""
+    generation = GENERATIONS.get(kind) or GENERATIONS.get(f"tpu{kind}")
     if words is None or generation is None:
         raise ValueError(
             f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size '
@@ -160,11 +161,6 @@ def find(name: str) -> Slice:
     if size.isdecimal() and int(size) in by_size:
         return by_size[int(size)]
     raise ValueError(f"{name} does not exist{_nearest(known, size)}")
-
-
-def _generation(word: str) -> Generation | None:
-    name = ALIASES.get(word, word)
-    return GENERATIONS.get(name) or GENERATIONS.get(f"tpu{name}")
 
 
 def _nearest(known: list[Slice], size: str) -> str:

@@ -37,7 +37,6 @@ from bert_jax.publish.weight_writer import (
     as_dtype,
     is_export,
     write_files,
-    write_heads,
     write_optimizer,
     write_weights,
 )
@@ -163,8 +162,8 @@ def _write(
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
-    weights = [*write_weights(folder, tensors, max_shard_size), *write_heads(folder, heads)]
-    weights += write_files(folder, parts)
+    weights = write_weights(folder, tensors, max_shard_size)
+    weights += write_files(folder, {**({HEADS: heads} if heads else {}), **parts})
     if optimizer:
         weights.append(write_optimizer(folder, optimizer))
     for name in weights:  # safetensors may create them readable by the owner only

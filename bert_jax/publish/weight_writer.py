@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.convert.safetensors_file import read_metadata, write_tensors
-from bert_jax.convert.weight_files import HEADS, INDEX, SAFETENSORS
+from bert_jax.convert.weight_files import INDEX, SAFETENSORS
 from bert_jax.errors import UserError
 from bert_jax.training import optimizer_state
 from bert_jax.training.optimizer_state import OptimizerState
@@ -109,15 +109,6 @@ def write_files(folder: Path, files: Mapping[str, Mapping[str, np.ndarray]]) -> 
         (folder / name).parent.mkdir(exist_ok=True)
         _save(folder / name, tensors)
     return [*files]
-
-
-def write_heads(folder: Path, tensors: Mapping[str, np.ndarray]) -> list[str]:
-    """Writes heads.safetensors, if there are such heads; returns the names of the files. Errors as
-    `write_weights`."""
-    if not tensors:
-        return []
-    _save(folder / HEADS, tensors)
-    return [HEADS]
 
 
 def write_optimizer(folder: Path, state: OptimizerState) -> str:

@@ -108,8 +108,7 @@ def steps_before(run: Mapping[str, Any]) -> int:
 
     run: its description, or the metadata of a checkpoint.
     """
-    before: int = run["data"].get("init_step", 0)
-    return before
+    return int(run["data"].get("init_step", 0))
 
 
 def steps_by_phase(config: Config, step: int, before: int = 0) -> list[int]:

@@ -91,5 +91,4 @@ def objects(folder: epath.PathLike) -> dict[str, int]:
 
 def _info(path: epath.PathLike) -> dict[str, Any]:
     system, url = file_system(path)
-    info: dict[str, Any] = retry(lambda: system.info(url), STORAGE_RETRIES)
-    return info
+    return dict(retry(lambda: system.info(url), STORAGE_RETRIES))

@@ -214,8 +214,7 @@ def file_system(path: epath.PathLike) -> tuple[Any, str]:
 def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
     """Reads `length` bytes of an object from byte `start`, in one request; thread-safe."""
     system, url = file_system(path)
-    data: bytes = system.cat_file(url, start=start, end=start + length)
-    return data
+    return bytes(system.cat_file(url, start=start, end=start + length))
 
 
 def put(path: epath.PathLike, data: bytes) -> None:

@@ -71,11 +71,7 @@ def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:
     """Returns the state of BERT's Adam; mu, nu: trees like the parameters'."""
     adam = OptimizerConfig(name="bert_adamw")
     shapes = jax.eval_shape(make_optimizer(adam, axes=None).init, mu)
-
-    def is_moments(part: Any) -> bool:
-        return isinstance(part, Moments)
-
-    opt = jax.tree.map(lambda _: Moments(mu, nu), shapes, is_leaf=is_moments)
+    opt = jax.tree.map(lambda _: Moments(mu, nu), shapes, is_leaf=lambda x: isinstance(x, Moments))
     return OptimizerState(adam.name, _leaves(step, opt))
 
 

@@ -104,8 +104,7 @@ def _measured_record(run: RunContext, seconds: float) -> dict[str, Any]:
         steps = steps_within(seconds, run.config, run.description["step_flops"], measured)
         configured = [phase.steps for phase in run.config.phases]
         text = json.dumps({"seconds": seconds, "config_steps": configured, "steps": steps})
-    record: dict[str, Any] = json.loads(run.job.peers.all_gather_text("time budget", text)[0])
-    return record
+    return dict(json.loads(run.job.peers.all_gather_text("time budget", text)[0]))
 
 
 def steps_within(

@@ -81,17 +81,13 @@ def _warning(path: Path) -> str:
 def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
     """Yields ranges that begin with a page, but for the first."""
     is_bzip2 = path.suffix.lower() == ".bz2"
-    return cut_file(path, _end_of_stream if is_bzip2 else _end_of_page, is_compressed=is_bzip2)
 
+    def end(stream: BinaryIO, start: int, target: int) -> int:
+        pages = _positions(stream, target, re.compile(_PAGE))
+        found = _next_stream(stream, target) if is_bzip2 else next(pages, None)
+        return stream.seek(0, io.SEEK_END) if found is None else found
 
-def _end_of_stream(stream: BinaryIO, start: int, target: int) -> int:
-    found = _next_stream(stream, target)
-    return stream.seek(0, io.SEEK_END) if found is None else found
-
-
-def _end_of_page(stream: BinaryIO, start: int, target: int) -> int:
-    found = next(_positions(stream, target, re.compile(_PAGE)), None)
-    return stream.seek(0, io.SEEK_END) if found is None else found
+    return cut_file(path, end, is_compressed=is_bzip2)
 
 
 def _next_stream(stream: BinaryIO, target: int, most: int | None = None) -> int | None:

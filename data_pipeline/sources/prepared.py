@@ -188,13 +188,9 @@ def read_records(
     )
     where = files[0] if len(files) == 1 else folder
     for at in range(0, stop - start, BATCH):
-        yield from _some(where, records, range(at, min(at + BATCH, stop - start)))
-
-
-def _some(path: Path, records: Any, numbers: range) -> list[Any]:
-    with reader_errors(path, ANY_ERRORS, "cannot be read", _AGAIN):
-        found: list[Any] = records.__getitems__(list(numbers))
-        return found
+        with reader_errors(where, ANY_ERRORS, "cannot be read", _AGAIN):
+            some = records.__getitems__(list(range(at, min(at + BATCH, stop - start))))
+        yield from some
 
 
 def check_value(where: str, value: Any) -> Any:

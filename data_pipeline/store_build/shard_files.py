@@ -213,8 +213,7 @@ def open_signatures(unit: Unit) -> np.ndarray:
 
 def read_summary(unit: Unit) -> dict[str, Any]:
     """Returns the counts of a unit's shard."""
-    summary: dict[str, Any] = json_record.read(unit.shard / SUMMARY)
-    return summary
+    return dict(json_record.read(unit.shard / SUMMARY))
 
 
 def mapped(path: Path, dtype: np.dtype) -> np.ndarray:

@@ -38,8 +38,7 @@ def bag_of_words(
     if fitted is None:
         return majority(labels, len(others), regression=regression)
     model, new = fitted
-    predicted: np.ndarray = model.predict(new)
-    return predicted
+    return np.asarray(model.predict(new))
 
 
 def choice_by_words(
@@ -53,8 +52,7 @@ def choice_by_words(
     ]
     fitted = _fit(texts, is_right, new, regression=False)
     scores = np.zeros(len(new)) if fitted is None else fitted[0].decision_function(fitted[1])
-    best: np.ndarray = scores.reshape(len(others), -1).argmax(1)
-    return best
+    return np.asarray(scores.reshape(len(others), -1).argmax(1))
 
 
 def _fit(
