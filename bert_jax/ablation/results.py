@@ -120,11 +120,8 @@ class Results:
     def spent(self) -> dict[str, Budget]:
         """Returns what the runs of each variant that count spent on average; as planned without
         one."""
-        found = {}
-        for name, planned in self.planned.items():
-            own = [each.spent for each in self.of(name).values()]
-            found[name] = budget.mean(own) if own else planned
-        return found
+        own = {name: [each.spent for each in self.of(name).values()] for name in self.planned}
+        return {n: budget.mean(spent) if spent else self.planned[n] for n, spent in own.items()}
 
     def contrast(self, compared: str) -> Contrast:
         """Returns what a variant spent beside what it is compared with, see `Ablation.compared`."""

@@ -458,17 +458,13 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
     if wrong:
         raise UserError(f"texts must be strings, not {wrong[0]}")
     for text in listed:
-        _check_unicode(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # such as command-line bytes that are not UTF-8
+            raise UserError(
+                f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
+            ) from None
     return listed
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # such as command-line bytes that are not UTF-8
-        raise UserError(
-            f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
-        ) from None
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:

@@ -106,10 +106,7 @@ class SentenceEncoder:
     @property
     def width(self) -> int:
         """Numbers of a vector."""
-        width = 0
-        for part in self.parts:
-            if isinstance(part, Pooling | Dense):
-                width = part.width
+        *_, width = (part.width for part in self.parts if isinstance(part, Pooling | Dense))
         return min(width, self.dimensions or width)
 
     @property

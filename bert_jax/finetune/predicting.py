@@ -107,12 +107,9 @@ def _best_seed(file: Path) -> str:
         with storage_errors(file):
             values = json_record.read(file, _RESULTS)
         runs, first = values["runs"], values["metrics"][0]
-        if not all(json_record.has_form(run, {first: _score}) for run in runs):
+        form = {first: lambda value: value is None or json_record.number(value)}
+        if not all(json_record.has_form(run, form) for run in runs):
             raise ValueError(f"{shown(first)} is not in all runs")
         return str(max(runs, key=lambda run: run[first] if run[first] is not None else -1)["run"])
     except ValueError as error:
         raise UserError(f"{file}: not written by `bert-jax finetune` ({error})") from None
-
-
-def _score(value: Any) -> bool:
-    return value is None or json_record.number(value)

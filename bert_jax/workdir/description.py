@@ -143,10 +143,6 @@ def _is_positive(value: Any) -> bool:
     return json_record.count(value) and value > 0
 
 
-def _is_positive_number(value: Any) -> bool:
-    return json_record.number(value) and value > 0
-
-
 _BUDGET: Final = {
     "config_steps": [_is_positive],
     "steps": [_is_positive],
@@ -161,7 +157,7 @@ _FORM: Final = {
     "modules?": [dict.fromkeys(("key", "what", "row", "module", "sha256"), json_record.text)],
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
-    "step_flops?": [_is_positive_number],
+    "step_flops?": [lambda value: json_record.number(value) and value > 0],
 }
 
 

@@ -81,15 +81,15 @@ def _is_in_run(stream: BinaryIO, start: int) -> bool:
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents that begin in one range, already split into sentences."""
     size = spec.document_lines
-    usual = 0  # the limit of this file, which is seldom needed
+    usual = 0  # lines of this file that make one document without being cut, seldom needed
     text = lines(part.path, part.start, part.stop, markup=True)
     for number, (filled, run) in enumerate(groupby(text, lambda line: bool(line.strip()))):
         if not filled:
             continue
         first = list(islice(run, size + 1))
         inside = number == 0 and part.start > 0 and _continues(part)
-        if len(first) > size and not inside:
-            usual = usual or _limit(part.path, size)
+        if len(first) > size and not inside and not usual:
+            usual = size * _ENDLESS if _has_boundary(part.path, size * _ENDLESS) else size
         limit = 0 if inside else max(usual, size)
         for document, was_cut in cut(chain(first, run), limit, size):
             yield Document("\n".join(document), sentences_given=True, cut=was_cut)
@@ -99,11 +99,6 @@ def _continues(part: Range) -> bool:
     """Returns whether a range begins within a run of lines that is cut."""
     with opened(part.path, ahead=False) as stream:
         return _is_in_run(stream, part.start)
-
-
-def _limit(path: Path, size: int) -> int:
-    """Returns how many lines of a file make one document without being cut."""
-    return size * _ENDLESS if _has_boundary(path, size * _ENDLESS) else size
 
 
 def _has_boundary(path: Path, most: int) -> bool:

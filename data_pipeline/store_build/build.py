@@ -180,7 +180,8 @@ def _inputs(
     strict: bool,
 ) -> _Inputs:
     found = find_all(sources, progress, strict)
-    _check_work(work, sources)  # a bucket, after what needs no network
+    for folder in work:  # a bucket, after what needs no network
+        check_output(folder, WORK, inputs=_paths(sources))
     folders = ShardFolders(out, work)
     digests = FileDigests(folders.main)
     plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
@@ -355,11 +356,6 @@ def check_out(out: Path | str, sources: Sequence[SourceSpec] = ()) -> Path:
     if not working_folder.is_free(out) and not _is_store(epath.Path(out)):  # a link to a free one
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
     return out
-
-
-def _check_work(work: Sequence[str], sources: Sequence[SourceSpec]) -> None:
-    for folder in work:
-        check_output(folder, WORK, inputs=_paths(sources))
 
 
 def _paths(sources: Sequence[SourceSpec]) -> list[Path]:

@@ -32,11 +32,7 @@ from bert_jax.finetune.tasks.rows import (
 from bert_jax.finetune.tasks.splits import Files, find_split, split_files
 from bert_jax.storage.remote import open_path
 
-_TRAIN_DEV_TEST: Final[Files] = {
-    "train": (("train.tsv",),),
-    "dev": (("dev.tsv",),),
-    "test": (("test.tsv",),),
-}
+_TRAIN_DEV_TEST: Final[Files] = {name: ((f"{name}.tsv",),) for name in ("train", "dev", "test")}
 _STS_COLUMNS: Final = (
     "genre", "filename", "year", "old_index", "score", "sentence1", "sentence2"
 )  # fmt: skip
@@ -122,11 +118,9 @@ TASKS: Final[Mapping[str, Task]] = {
         further=("genre", "filename", "year", "old_index", "source1", "source2"),
         metrics=("pearson", "spearman"),
         kind="regression",
-        files={
-            split: ((f"{split}.tsv",), (f"sts-{split}.csv",)) for split in ("train", "dev", "test")
-        },
-        columns={f"sts-{split}.csv": _STS_COLUMNS for split in ("train", "dev", "test")},
-        uneven=frozenset(f"sts-{split}.csv" for split in ("train", "dev", "test")),
+        files={split: ((f"{split}.tsv",), (f"sts-{split}.csv",)) for split in _TRAIN_DEV_TEST},
+        columns={f"sts-{split}.csv": _STS_COLUMNS for split in _TRAIN_DEV_TEST},
+        uneven=frozenset(f"sts-{split}.csv" for split in _TRAIN_DEV_TEST),
     ),
     "qqp": Task(
         labels=("not_duplicate", "duplicate"),
@@ -145,7 +139,7 @@ TASKS: Final[Mapping[str, Task]] = {
             "sentence1_binary_parse", "sentence2_binary_parse",
         ),
         files={
-            "train": (("train.tsv",),),
+            "train": _TRAIN_DEV_TEST["train"],
             **{
                 f"{split}_{kind}": ((f"{split}_{kind}.tsv",),)
                 for split in ("dev", "test")
