@@ -153,7 +153,7 @@ def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
     import jax
 
     from bert_jax.data_pipeline.batch import prefetch
-    from bert_jax.finetune.held_out import batch_on_devices
+    from bert_jax.finetune.task_evaluation import batch_on_devices
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.runtime import cpu
     from bert_jax.training.step import make_step_functions

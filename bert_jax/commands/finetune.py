@@ -86,7 +86,7 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model", "input", "out")
-    from bert_jax.finetune.predicting import predict
+    from bert_jax.finetune.predict_file import predict
     from bert_jax.runtime import compile_cache, cpu
 
     def given(*names: str) -> dict[str, Any]:

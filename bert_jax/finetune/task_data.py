@@ -16,8 +16,8 @@ from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.held_out import HeldOutExamples
 from bert_jax.finetune.probe import check_probe, with_probe
+from bert_jax.finetune.task_evaluation import HeldOutExamples
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding

@@ -17,9 +17,9 @@ from etils import epath
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, MeshConfig
-from bert_jax.finetune.held_out import batch_on_devices
 from bert_jax.finetune.results import kept_step
 from bert_jax.finetune.task_data import TaskData, open_task
+from bert_jax.finetune.task_evaluation import batch_on_devices
 from bert_jax.objectives import total as objectives
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress

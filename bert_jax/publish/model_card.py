@@ -11,7 +11,7 @@ from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 from bert_jax.publish import task_card
 from bert_jax.publish.side_heads import other_heads
 from bert_jax.publish.task_card import TaskFacts
-from bert_jax.reporting import held_out
+from bert_jax.reporting import held_out_table
 from bert_jax.reporting.markdown import table
 
 _USE = """## Use
@@ -142,12 +142,12 @@ def _data(card: Card) -> str:
 
 
 def _metrics(record: Mapping[str, Any] | None) -> str:
-    header, rows = held_out.table(record or {})
+    header, rows = held_out_table.table(record or {})
     if not record or not rows:
         return ""
     return (
-        f"## Held-out metrics\n\nOn documents held out from training, at step "
-        f"{record['step']:,}. {held_out.explanation(record)}\n\n" + table(header, rows, names=1)
+        f"## Held-out metrics\n\nOn documents held out from training, at step {record['step']:,}. "
+        f"{held_out_table.explanation(record)}\n\n{table(header, rows, names=1)}"
     )
 
 

@@ -26,7 +26,7 @@ def add_training(
     """
     from bert_jax.metrics import records as metrics
     from bert_jax.objectives.masked_lm import MASKED_LM
-    from bert_jax.reporting import held_out
+    from bert_jax.reporting import held_out_table
 
     train, evals = metrics.read(path, "train"), metrics.read(path, "eval")
     if not train:
@@ -38,17 +38,17 @@ def add_training(
     measured = metrics.task_metrics(last)
     held = "on the held-out examples" if measured else "on documents held out from training"
     text = held if evals else "not evaluated on held-out text yet"
-    page.text(f"{after}, {text}. {held_out.explanation(last)}")
-    page.table(*held_out.table(last))
+    page.text(f"{after}, {text}. {held_out_table.explanation(last)}")
+    page.table(*held_out_table.table(last))
     if measured:
         page.table(("metric", "value"), [(k, metrics.shown(v)) for k, v in measured.items()])
-    titles = held_out.titles(last)
+    titles = held_out_table.titles(last)
     for name in titles:
         _add_sources(page, last, name)
     page.heading("Curves")
     plots = []
     for name, title in titles.items():
-        for what, unit in (("loss", held_out.unit(last)), ("accuracy", "accuracy")):
+        for what, unit in (("loss", held_out_table.unit(last)), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
             if key not in last:
                 continue

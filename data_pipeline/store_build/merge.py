@@ -16,7 +16,7 @@ from bert_jax.data_pipeline.store.quality import SHORT
 from bert_jax.data_pipeline.store.writer import write_manifest
 from bert_jax.data_pipeline.store_build.documents import Documents, read_documents
 from bert_jax.data_pipeline.store_build.duplicates import NO_DUPLICATE, count_pairs, find_duplicates
-from bert_jax.data_pipeline.store_build.held_out import LARGEST_SHARE, assign_splits
+from bert_jax.data_pipeline.store_build.held_out_documents import LARGEST_SHARE, assign_splits
 from bert_jax.data_pipeline.store_build.rule_losses import large_losses
 from bert_jax.data_pipeline.store_build.shard_files import Unit, read_in_parts, read_summary
 from bert_jax.data_pipeline.store_build.split_writer import SplitWriter

@@ -17,7 +17,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build import build, units, working_folder
 from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.store_build.digests import FileDigests
-from bert_jax.data_pipeline.store_build.held_out import held_out_count
+from bert_jax.data_pipeline.store_build.held_out_documents import held_out_count
 from bert_jax.data_pipeline.store_build.shard import raw_hash
 from bert_jax.data_pipeline.store_build.shard_files import Unit, damage
 from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer

@@ -20,7 +20,7 @@ from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.predicting import find_model
+from bert_jax.finetune.predict_file import find_model
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task

@@ -8,8 +8,8 @@ import pytest
 import rich.console
 
 from bert_jax.distributed.watchdog import ProcessExit
-from bert_jax.reporting.held_out import explanation
-from bert_jax.reporting.held_out import table as table_of
+from bert_jax.reporting.held_out_table import explanation
+from bert_jax.reporting.held_out_table import table as table_of
 from bert_jax.runtime import console
 from bert_jax.runtime.console import clock, table
 from bert_jax.training.progress import RunDisplay, held_out

@@ -30,7 +30,7 @@ from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.store_build.digests import FileDigests
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.finetune import predicting, results
+from bert_jax.finetune import predict_file, results
 from bert_jax.finetune.tasks import conll, squad, table
 from bert_jax.launch.slurm.requeue import State
 from bert_jax.metrics import records
@@ -258,7 +258,7 @@ def _read_small_records(folder: Path) -> str:
     FileDigests(folder)
     marks = (embed.PARTS, exported_examples.EXAMPLES, results.SEEDS)
     ours = [kind.is_ours and kind.is_ours(epath.Path(folder)) for kind in marks]
-    return repr((predicting.find_model(str(folder)), State.read(folder), ours))
+    return repr((predict_file.find_model(str(folder)), State.read(folder), ours))
 
 
 def _plan(folder: Path) -> None:
