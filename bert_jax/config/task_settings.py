@@ -1,11 +1,13 @@
 """`config.task`: the task that `bert-jax finetune` trains a model for."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Annotated, Literal
 
 from bert_jax.config.on_resume import FREE
 from bert_jax.data_pipeline.settings import Share, Within
+from bert_jax.errors import UserError
 
 Join = Literal["concat", "mean"]
 Pooling = Literal["mean", "cls", "max"]
@@ -64,3 +66,10 @@ class TaskConfig:
     layers: str = ""
     join: Join = "concat"  # of these layers
     pooling: Pooling = "mean"  # over the tokens of an example
+
+
+def check_unused(task: TaskConfig, keys: Iterable[str], why: str) -> None:
+    """Raises UserError for a key of `config.task` that is set, and why it has no effect."""
+    for key in keys:
+        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
+            raise UserError(f"config.task.{key}={value} has no effect {why}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.config.task_settings import TaskConfig
+from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
@@ -22,14 +22,7 @@ from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.kind import (
-    Logits,
-    Measured,
-    Prepared,
-    TaskContext,
-    TaskKind,
-    check_unused,
-)
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.registry import KINDS, kind_of
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES

@@ -139,7 +139,7 @@ TASKS: Final[Mapping[str, Task]] = {
             "sentence1_binary_parse", "sentence2_binary_parse",
         ),
         files={
-            "train": _TRAIN_DEV_TEST["train"],
+            "train": (("train.tsv",),),
             **{
                 f"{split}_{kind}": ((f"{split}_{kind}.tsv",),)
                 for split in ("dev", "test")

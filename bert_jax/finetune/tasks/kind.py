@@ -51,13 +51,6 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def check_unused(task: TaskConfig, keys: Iterable[str], why: str) -> None:
-    """Raises UserError for a key of `config.task` that is set, and why it has no effect."""
-    for key in keys:
-        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
-            raise UserError(f"config.task.{key}={value} has no effect {why}")
-
-
 class TaskKind(abc.ABC):
     """A kind of task, a row of `registry.KINDS`; each has its own file in this folder.
 

@@ -10,20 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.config.task_settings import TaskConfig
+from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.examples import Example, Examples
-from bert_jax.finetune.tasks.kind import (
-    Logits,
-    Measured,
-    Prepared,
-    TaskContext,
-    TaskKind,
-    check_unused,
-)
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
