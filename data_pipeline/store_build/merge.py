@@ -109,15 +109,10 @@ def _enter_splits(
 ) -> None:
     """Puts what each split has of each source into the sources' entries."""
     for n, (split, of_sources) in enumerate(zip(SPLITS, counts, strict=True)):
-        short = _short(documents, splits == n, len(entries))
-        for entry, values, few in zip(entries, of_sources.tolist(), short, strict=True):
+        short = documents.source[(splits == n) & (documents.tokens < SHORT)]
+        counted = np.bincount(short, minlength=len(entries)).tolist()
+        for entry, values, few in zip(entries, of_sources.tolist(), counted, strict=True):
             entry["splits"][split] = {**dict(zip(_COUNTED, values, strict=True)), "short": few}
-
-
-def _short(documents: Documents, chosen: np.ndarray, sources: int) -> list[int]:
-    """Returns how many of the chosen documents of each source are short."""
-    short = documents.source[chosen & (documents.tokens < SHORT)]
-    return np.bincount(short, minlength=sources).tolist()
 
 
 def _write_splits(
@@ -163,10 +158,7 @@ def _write_splits(
 def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, Any]:
     """Returns the manifest entry of a source, with its splits still empty."""
     summaries = [read_summary(unit) for unit in units]
-    total: Counter[str] = Counter()
-    rules: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
+    total, rules, taken, skipped = (Counter[str]() for _ in range(4))
     for summary in summaries:
         total.update({k: v for k, v in summary.items() if isinstance(v, int)})
         rules.update(summary["rules"])
