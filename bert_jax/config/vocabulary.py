@@ -11,7 +11,7 @@ def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | Non
 
     Args:
         values: of the configuration, flattened.
-        offline: a store in a bucket is not read; None for it.
+        offline: nothing in a bucket is read; None for it.
 
     Raises:
         UserError: the store or the tokenizer is damaged.
@@ -19,8 +19,14 @@ def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | Non
     if not values.get("task.name"):
         return _of_store(values.get("data.store"), offline=offline)
     tokenizer = values.get("task.tokenizer")
-    if not isinstance(tokenizer, str) or not Path(tokenizer).is_file():
+    from bert_jax.storage.files import path_of
+    from bert_jax.storage.remote import is_remote, storage_errors
+
+    if not isinstance(tokenizer, str) or (offline and is_remote(tokenizer)):
         return None
+    with storage_errors(tokenizer):
+        if not path_of(tokenizer).is_file():
+            return None
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
     return Tokenizer.load(tokenizer).vocab_size

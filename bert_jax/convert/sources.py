@@ -24,14 +24,21 @@ from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
-from bert_jax.convert.weight_files import PART, PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
+from bert_jax.convert.weight_files import (
+    OPTIMIZER_FILE,
+    PART,
+    PYTORCH_FILES,
+    SAFETENSORS_FILES,
+    SETTINGS_FILES,
+)
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
 from bert_jax.runtime.log import logger
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage import local_copy
+from bert_jax.storage.files import objects, path_of, read_bytes
 from bert_jax.storage.reader_errors import ZIP_ERRORS, one_line
 from bert_jax.storage.regular_file import TOKENIZER, check_not_special, check_regular
-from bert_jax.storage.remote import is_remote, open_path, storage_errors
+from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.workdir.layout import Workdir, split_step
 
 
@@ -71,9 +78,7 @@ def read_model(source: str) -> ReadModel:
     """
     path, step = split_step(source)
     run = Workdir.open(path)
-    with storage_errors(source):
-        is_run = run.checkpoints.is_dir()
-    if is_run:
+    if run.is_run():
         return read_checkpoint(source, run, step)
     with local_folder(source) as folder:
         stored = read_stored(folder)
@@ -128,12 +133,14 @@ def read_trained_tokenizer(file: epath.Path, digest: str) -> Tokenizer:
 
 
 @contextmanager
-def local_folder(source: str) -> Iterator[Path]:
-    """Yields the local folder with a model; what must be unpacked or copied is in a temporary one.
+def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
+    """Yields the local folder with a model; what must be unpacked is in a temporary one, a copy
+    from a bucket stays in the cache.
 
     Args:
         source: a folder written by transformers or google-research/bert, local or in a bucket; a
             zip of the latter; or `hf:ORG/NAME[@REVISION]`, a model on the Hugging Face hub.
+        weights: False for the settings and the tokenizer alone, if it is in a bucket.
 
     Raises:
         UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
@@ -141,11 +148,15 @@ def local_folder(source: str) -> Iterator[Path]:
     """
     if source.startswith(hub.PREFIX):
         yield hub.download(source.removeprefix(hub.PREFIX))
-    elif is_remote(source) or _is_zip(source):
+    elif is_remote(source):
+        copy = _copied(source, weights=weights)
+        with _naming(source, copy):
+            yield copy
+    elif _is_zip(source):
         temporary = Path(tempfile.mkdtemp(prefix="bert-jax-"))
         try:
             with _naming(source, temporary):
-                (_copy if is_remote(source) else _unpack)(source, temporary)
+                _unpack(source, temporary)
                 yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -183,16 +194,23 @@ def _is_zip(source: str) -> bool:
     return zipfile.is_zipfile(source)
 
 
-def _copy(source: str, folder: Path) -> None:
-    """Copies the files of a model from a bucket."""
-    patterns = (*SETTINGS_FILES, *SAFETENSORS_FILES, *PYTORCH_FILES)
-    with storage_errors(source, "cannot be read"):
-        for path in open_path(source).iterdir():
-            if path.is_dir() and fnmatch(path.name, PART):
-                (folder / path.name).mkdir()
-                _copy(str(path), folder / path.name)
-            elif FILES.fullmatch(path.name) or any(fnmatch(path.name, p) for p in patterns):
-                path.copy(folder / path.name)
+def _copied(source: str, *, weights: bool) -> Path:
+    """Returns a local folder with the files of a model in a bucket."""
+    with storage_errors(source):
+        names = [name for name in objects(source) if _is_of_model(name, weights=weights)]
+    if not names:
+        raise UserError(f"{source}: no files of a model are there; check the spelling")
+    top = path_of(source)
+    return local_copy.local_folder([top / name for name in names], top)
+
+
+def _is_of_model(name: str, *, weights: bool) -> bool:
+    """Returns whether a file below the folder of a model is one of its own."""
+    *folders, file = name.split("/")
+    patterns = (*SAFETENSORS_FILES, *PYTORCH_FILES, OPTIMIZER_FILE) if weights else ()
+    known = any(fnmatch(file, pattern) for pattern in (*SETTINGS_FILES, *patterns))
+    known = known or (weights and FILES.fullmatch(file) is not None)
+    return known and all(fnmatch(folder, PART) for folder in folders)
 
 
 def _unpack(path: str, folder: Path) -> None:

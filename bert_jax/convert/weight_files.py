@@ -22,7 +22,7 @@ from bert_jax.storage.regular_file import check_regular
 from bert_jax.storage.remote import storage_errors
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
-HEADS = "heads.safetensors"
+HEADS, OPTIMIZER_FILE = "heads.safetensors", "optimizer.safetensors"
 INDEX = ".index.json"  # after the name of the only file
 # The files of a folder of transformers that are read, as patterns of `fnmatch`.
 SETTINGS_FILES = (

@@ -30,6 +30,7 @@ from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES
 from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest
+from bert_jax.storage.remote import storage_errors
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 
@@ -224,7 +225,8 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
             raise UserError(f"{examples.path}: {error}") from None
         return TaskSplit(examples, prepared, kind.labels(examples), digest_of(kind, examples))
 
-    train, held_out = kind.read(task)
+    with storage_errors(task.data):
+        train, held_out = kind.read(task)
     return TaskData(task.data, kind, tokenizer, split(train), split(held_out))
 
 

@@ -1,11 +1,9 @@
 """The tokenizer of a task: that of the model to start from."""
 
-from pathlib import Path
-
 from bert_jax.config.schema import Config
 from bert_jax.convert import checksums
 from bert_jax.convert.sentence_encoder import encoder_folder
-from bert_jax.convert.sources import read_trained_tokenizer
+from bert_jax.convert.sources import local_folder, read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -50,11 +48,12 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
         return Tokenizer.load(config.task.tokenizer)
     path, _ = split_step(config.init)
     check_init(config.init)
-    folder, run = Path(path), Workdir.open(path)
-    if run.checkpoints.is_dir():
+    run = Workdir.open(path)
+    if run.is_run():
         found = Tokenizer.load(str(run.tokenizer))
     else:
-        found = read_tokenizer(*encoder_folder(folder, checksums.read(folder)))
+        with local_folder(path, weights=False) as folder:
+            found = read_tokenizer(*encoder_folder(folder, checksums.read(folder)))
     given = config.task.tokenizer
     if given and Tokenizer.load(given).digest != found.digest:
         raise UserError(

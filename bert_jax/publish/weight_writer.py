@@ -13,14 +13,13 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.convert.safetensors_file import read_metadata, write_tensors
-from bert_jax.convert.weight_files import INDEX, SAFETENSORS
+from bert_jax.convert.weight_files import INDEX, OPTIMIZER_FILE, SAFETENSORS
 from bert_jax.errors import UserError
-from bert_jax.training import optimizer_state
-from bert_jax.training.optimizer_state import OptimizerState
+from bert_jax.training.optimizer_state import OPTIMIZER, OptimizerState
 
 DTYPES: Final = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 WEIGHT_FILE: Final = re.compile(
-    r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|" + re.escape(optimizer_state.FILE)
+    r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|" + re.escape(OPTIMIZER_FILE)
 )
 _PRODUCER = "bert-jax"
 _SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
@@ -117,9 +116,9 @@ def write_optimizer(folder: Path, state: OptimizerState) -> str:
     Raises:
         OSError, SafetensorError: it cannot be written.
     """
-    name = {optimizer_state.OPTIMIZER: state.optimizer}
-    _save(folder / optimizer_state.FILE, state.leaves, **name)
-    return optimizer_state.FILE
+    name = {OPTIMIZER: state.optimizer}
+    _save(folder / OPTIMIZER_FILE, state.leaves, **name)
+    return OPTIMIZER_FILE
 
 
 def is_export(folder: Path) -> bool:

@@ -8,7 +8,6 @@ as if the run had done the updates before it.
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,14 +22,15 @@ from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import read_folder
-from bert_jax.convert.sources import read_checkpoint
+from bert_jax.convert.sources import local_folder, read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.objectives.registry import learned_by
 from bert_jax.storage.digest import json_digest, sha256
+from bert_jax.storage.files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
-from bert_jax.storage.remote import is_remote
+from bert_jax.storage.remote import storage_errors
 from bert_jax.training import claim, optimizer_state
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
 from bert_jax.training.optimizer_state import OptimizerState
@@ -116,17 +116,17 @@ def find_initial(
 
 
 def check_init(init: str) -> None:
-    """Raises UserError for a `config.init` that is not a local folder, or of a model that must be
-    imported first."""
-    path = Path(split_step(init)[0])
-    if is_remote(init):
-        raise UserError(f"config.init={init}: give a local folder; copy it to every machine")
-    if init.startswith(hub.PREFIX) or Path(init).is_file() or is_google_bert(path):
+    """Raises UserError for a `config.init` that is no folder, or of a model that must be imported
+    first."""
+    path = to_path(split_step(init)[0])
+    with storage_errors(init):
+        is_folder, is_foreign = path.is_dir(), path.is_file() or is_google_bert(path)
+    if init.startswith(hub.PREFIX) or is_foreign:
         raise UserError(
             f"config.init={init}: import it first: bert-jax convert import --from={init} "
             "--out=…; then give that folder"
         )
-    if not path.is_dir():
+    if not is_folder:
         check_not_special(path)
         raise UserError(
             f"config.init={init}: no such folder; give that of a run, an import or an export"
@@ -191,21 +191,22 @@ def _read(config: Config, data: RunData) -> InitialState:
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
     left_out: tuple[str, ...] = ()
-    if run.checkpoints.is_dir():
+    if run.is_run():
         (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
     else:
-        stored = read_folder(Path(path))
-        model, tokenizer = stored.config, stored.tokenizer
-        origin = str(stored.values.get(ORIGIN, ""))
-        if stored.sentence:
-            left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
-        params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
-        if carry:
-            optimizer = optimizer_state.read(Path(path))
+        with local_folder(path) as folder:
+            stored = read_folder(folder)
+            model, tokenizer = stored.config, stored.tokenizer
+            origin = str(stored.values.get(ORIGIN, ""))
+            if stored.sentence:
+                left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
+            params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
+            if carry:
+                optimizer = optimizer_state.read(folder)
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
     params = _without_another_head(params, model, config.model)

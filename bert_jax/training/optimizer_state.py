@@ -19,6 +19,7 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors
+from bert_jax.convert.weight_files import OPTIMIZER_FILE
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
@@ -28,7 +29,6 @@ from bert_jax.optimizers.optimizer import make_optimizer, optimizer_of
 from bert_jax.parallel.partition import param_axes
 from bert_jax.workdir.layout import Workdir
 
-FILE: Final = "optimizer.safetensors"
 OPTIMIZER: Final = "optimizer"  # key of its name in the file's metadata
 _STEP = "step"
 _AGAIN = "export it again"
@@ -82,13 +82,13 @@ def read(folder: Path) -> OptimizerState:
         UserError: there is none, it is damaged or differs from SHA256SUMS, or was written by
             another program.
     """
-    file, sums = folder / FILE, checksums.read(folder)
+    file, sums = folder / OPTIMIZER_FILE, checksums.read(folder)
     if not file.exists():
         raise UserError(
-            f"{folder}: has no {FILE}; import or export it with --optimizer_state, or set "
-            "config.init_optimizer=reset"
+            f"{folder}: has no {OPTIMIZER_FILE}; import or export it with --optimizer_state, or "
+            "set config.init_optimizer=reset"
         )
-    with checksums.checked(folder, FILE, sums):
+    with checksums.checked(folder, OPTIMIZER_FILE, sums):
         return _read(file)
 
 

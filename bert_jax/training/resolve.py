@@ -11,10 +11,7 @@ whole; `resolve` does the rest, in the job of the run.
 """
 
 import contextlib
-import functools
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +25,7 @@ from bert_jax.convert import checksums
 from bert_jax.convert.files import check_links, read_json
 from bert_jax.errors import UserError
 from bert_jax.extensions.registry import check_rows
-from bert_jax.storage.remote import is_remote
+from bert_jax.storage.remote import from_any_folder, is_remote, storage_errors
 from bert_jax.training import claim
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
@@ -53,7 +50,10 @@ def read_config(
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None
-    model_of = functools.partial(find_architecture, workdir=workdir)
+
+    def model_of(source: str) -> ModelConfig | None:
+        return None if offline and is_remote(source) else find_architecture(source, workdir)
+
     with naming_modules(workdir):
         return files.read_config(values, model_of, offline=offline)
 
@@ -120,22 +120,23 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     """
     if workdir is not None and (recorded := _recorded(source, Workdir.open(workdir))):
         return recorded
-    if is_remote(source):
-        return None
     path, _ = split_step(source)
     run = Workdir.open(path)
-    file = Path(run.config_json)  # of transformers, too
-    if not file.is_file():
+    with storage_errors(source):
+        is_model = run.config_json.is_file()  # of transformers, too
+    if not is_model:
         return None
-    if run.checkpoints.is_dir():
+    if run.is_run():
         return _model_of(description.read(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
     from bert_jax.convert.sentence_encoder import encoder_folder
+    from bert_jax.convert.sources import local_folder
 
-    check_links(Path(path))
-    folder, sums = encoder_folder(Path(path), checksums.read(Path(path)))
-    file = folder / file.name
-    return from_config_json(read_json(file, sums), str(file))
+    with local_folder(path, weights=False) as copy:
+        check_links(copy)
+        folder, sums = encoder_folder(copy, checksums.read(copy))
+        file = folder / run.config_json.name
+        return from_config_json(read_json(file, sums), str(file))
 
 
 def _recorded(source: str, run: Workdir) -> ModelConfig | None:
@@ -143,7 +144,7 @@ def _recorded(source: str, run: Workdir) -> ModelConfig | None:
     if not description.has_config_json(run) or not claim.has_checkpoints(run):
         return None
     recorded = description.read(run)
-    same = recorded["config"].get("init") == os.path.abspath(source)
+    same = recorded["config"].get("init") == from_any_folder(source)
     return _model_of(recorded) if same else None
 
 

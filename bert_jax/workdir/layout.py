@@ -10,7 +10,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.storage.remote import absolute, is_remote, open_path
+from bert_jax.storage.remote import absolute, is_remote, open_path, storage_errors
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
 # Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
@@ -58,6 +58,11 @@ class Workdir:
             profile=path / "profile",
             lock=path / ".lock",
         )
+
+    def is_run(self) -> bool:
+        """Returns whether there are checkpoints; UserError if the bucket cannot be read."""
+        with storage_errors(self.path):
+            return self.checkpoints.is_dir()
 
     @property
     def name(self) -> str:

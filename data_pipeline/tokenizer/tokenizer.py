@@ -32,10 +32,10 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 from bert_jax.errors import UserError, import_hint
 from bert_jax.storage.digest import sha256
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.files import path_of, read_bytes
 from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.storage.regular_file import TOKENIZER
-from bert_jax.storage.remote import storage_errors
+from bert_jax.storage.remote import is_remote, storage_errors
 
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 
@@ -112,8 +112,8 @@ class Tokenizer:
             UserError: no such file, not UTF-8, repeated entries, a missing special token,
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
-        path = Path(path)
-        hint = "" if path.exists() else import_hint(str(path))
+        path = path_of(str(path))
+        hint = "" if is_remote(path) or path.exists() else import_hint(str(path))
         hint += ", and pass the tokenizer.json there" if hint else ""
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
             data = read_bytes(path, TOKENIZER)

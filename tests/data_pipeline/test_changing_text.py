@@ -2,6 +2,7 @@
 refused. The same text with another status is no change."""
 
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -324,16 +325,16 @@ def test_an_object_that_is_overwritten_while_it_is_copied_is_not_kept(
     from bert_jax.storage.files import path_of
 
     server.write("bucket", "a.arrow", OLD.encode())
-    path, copyfile = path_of("gs://bucket/a.arrow"), local_copy.shutil.copyfileobj
+    path, opened = path_of("gs://bucket/a.arrow"), local_copy.open_bytes
 
-    def copied(*arguments: object) -> None:
+    def opens(found: Path) -> io.BufferedReader:
         server.write("bucket", "a.arrow", NEW.encode())
-        copyfile(*arguments)  # type: ignore[arg-type]
+        return opened(found)
 
-    monkeypatch.setattr(local_copy.shutil, "copyfileobj", copied)
+    monkeypatch.setattr(local_copy, "open_bytes", opens)
     with pytest.raises(UserError, match=r"a\.arrow: changed while it was in use"):
         local_folder([path])
-    monkeypatch.setattr(local_copy.shutil, "copyfileobj", copyfile)
+    monkeypatch.setattr(local_copy, "open_bytes", opened)
     assert (local_folder([path]) / "a.arrow").read_bytes() == NEW.encode()
 
 

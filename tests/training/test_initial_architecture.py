@@ -116,7 +116,7 @@ def test_a_given_value_is_kept(source: Path) -> None:
     assert (model.hidden_size, model.max_position_embeddings) == (32, 64)
 
 
-@pytest.mark.parametrize("init", ["absent", "gs://bucket/model", "", "/absent@7"])
+@pytest.mark.parametrize("init", ["absent", "", "/absent@7"])
 def test_without_a_model_the_architecture_is_the_default(init: str, tmp_path: Path) -> None:
     config = bert_jax.config("continue_domain", {"init": init} if init != "absent" else {})
     assert config.model == ModelConfig()

@@ -5,7 +5,6 @@ A prediction is the id of a class with its probability, or a score.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
+from bert_jax.storage.remote import open_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class TextTask(TaskKind):
         return train, held_out
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        if task.name in glue.TASKS and Path(source).is_dir():
+        if task.name in glue.TASKS and open_path(source).is_dir():
             return replace(glue.read(task.name, source, split), is_of_leaderboard=True)
         return self._table(task, source, labelled=False)
 
@@ -78,7 +78,7 @@ class TextTask(TaskKind):
     ) -> Examples:
         """Reads a file with the task's columns; labelled: whether that of the label, too."""
         label = task.label if labelled else None
-        if Path(path).is_dir():
+        if open_path(path).is_dir():
             raise UserError(f"{path}: a folder; give a .tsv, .csv or .jsonl file")
         columns = table.Columns(
             task.text,
