@@ -177,7 +177,7 @@ lock:  ## Regenerate requirements/*.txt from setup.py (Python 3.11; UPGRADE=1 fo
 	$(call write-lock,dev,--extra=dev,core plus the tests$(comma) the linter and the type checker)
 	$(call write-lock,core,,what a run needs)
 	@cp requirements/dev.txt requirements/tpu.txt
-	@$(COMPILE) --extra=tpu --extra=gcs --generate-hashes --output-file=requirements/tpu.txt setup.py > .venv-lock/tpu.log 2>&1 || { cat .venv-lock/tpu.log >&2; exit 1; }
+	@$(COMPILE) --extra=tpu --extra=gcs --extra=finetune --generate-hashes --output-file=requirements/tpu.txt setup.py > .venv-lock/tpu.log 2>&1 || { cat .venv-lock/tpu.log >&2; exit 1; }
 	@sed -nE -e '1i # Written by "make lock" from setup.py: what a run on Cloud TPU machines needs. Linux, Python 3.11 to 3.13.' \
 	  -e 's/#.*//' -e '/^[a-z]/p' -e '/^ +--hash/p' requirements/tpu.txt > .venv-lock/tpu.txt
 	@mv .venv-lock/tpu.txt requirements/tpu.txt

@@ -27,7 +27,6 @@ from bert_jax.storage import atomic
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.outputs import OutputKind, check_output
 from bert_jax.storage.regular_file import open_regular
-from bert_jax.storage.remote import is_remote
 
 # A DNS label that begins with a letter: the name is also that of resources, pods and hosts. The
 # longest name made of it, a pod's "NAME-slice-255-1535-x1y2z", has at most 63 characters.
@@ -287,13 +286,4 @@ def check_image(image: str) -> None:
         raise UserError(
             f"--image={image}: give the image by its digest, as in REPOSITORY@sha256:…; `docker "
             "inspect --format='{{index .RepoDigests 0}}' IMAGE` prints it after a push"
-        )
-
-
-def check_remote(what: str, path: str) -> None:
-    """Raises UserError for a local path that hosts without a common disk could not see."""
-    if not is_remote(path):
-        raise UserError(
-            f"{what}={path}: each host would have a folder of its own; give one in a bucket, such "
-            f"as gs://BUCKET/{Path(path).name}"
         )

@@ -91,7 +91,7 @@ def inputs_check(inputs: Mapping[str, str]) -> Check:
         if missing:
             raise CheckFailedError(
                 f"{', '.join(missing)}: not there",
-                "give a path that this machine and every host has",
+                "give a path that this machine and every host can read",
             )
         return f"{', '.join(inputs.values())} there"
 

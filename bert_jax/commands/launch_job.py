@@ -1,7 +1,8 @@
 """Makes the job of a launch command, and the checks before it is created."""
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _TASK = "finetune"
 # Commands that may run as several processes.
 JOBS = {**pretrain.COMMANDS, _TASK: finetune.COMMANDS[_TASK]}
+_STORE = "config.data.store"
+_MODEL = ("config.init", "config.task.tokenizer")  # an image may have them
 _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
@@ -70,11 +73,9 @@ def make_job(
 
     path = path_of(trainer)
     if backend.needs_bucket:
-        job.check_remote("--workdir", trainer.workdir)
-        if words[0] == _TASK:
-            _check_task(backend, config)
-        else:
-            job.check_remote("--config.data.store", config.data.store)
+        inputs = _inputs(config, is_task=words[0] == _TASK)
+        of_image = _MODEL if backend.has_image else ()
+        _check_remote(trainer.workdir, {k: path for k, path in inputs.items() if k not in of_image})
     return job.Job(
         name=values.name,
         workdir=absolute(trainer.workdir),
@@ -93,20 +94,28 @@ def make_job(
     )
 
 
-def _check_task(backend: "Backend", config: "Config") -> None:
-    """Raises UserError for a task whose files the hosts of a backend without a common disk could
-    not read."""
-    from bert_jax.launch import job
+def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
+    """Raises UserError for local paths, which hosts without a common disk do not have, a line each.
 
-    if not backend.has_image:
-        raise UserError(
-            f"{_TASK} needs bert-jax[finetune] and the model of config.init in a local folder, and "
-            "these hosts have neither; use launch gke with an image that has both, launch slurm or "
-            "one machine"
-        )
-    job.check_remote("--config.task.data", config.task.data)
-    if config.task.held_out:
-        job.check_remote("--config.task.held_out", config.task.held_out)
+    inputs: by key.
+    """
+    from bert_jax.storage.remote import is_remote
+    from bert_jax.workdir.inputs import path_of_model
+
+    bucket = "/".join(workdir.split("/")[:3]) if is_remote(workdir) else "gs://BUCKET"
+    lines = []
+    for key, given in {"workdir": workdir, **inputs}.items():
+        for path in () if is_remote(given) else path_of_model(given):
+            name = Path(os.path.abspath(path)).name if path else key.rpartition(".")[2]
+            there = f"{bucket}/{name}"
+            remedy = f"each host would have one of its own; give one in a bucket: {there}"
+            if path and key != "workdir":
+                copy = shlex.join(("gcloud", "storage", "cp", "--recursive", path, there))
+                flag = f"--{key}={there}{given.removeprefix(path)}"
+                remedy = f"the hosts do not have it; copy it and give {flag}: {copy}"
+            lines.append(f"--{key}={given}: {remedy}")
+    if lines:
+        raise UserError("\n".join(lines))
 
 
 def checks_of(
@@ -120,7 +129,7 @@ def checks_of(
     is_task = job.command[0] == _TASK
     if not is_task:
         checks.insert(1, preflight.store_check(config.data.store, read_manifest))
-    if inputs := _inputs(backend, job, config, is_task=is_task):
+    if inputs := _needed(backend, job, _inputs(config, is_task=is_task)):
         checks.append(preflight.inputs_check(inputs))
     checkout = bundle.checkout_of(bundle.__file__)
     if job.bundle.has_code and checkout:
@@ -132,31 +141,30 @@ def checks_of(
     return checks
 
 
-def _inputs(backend: "Backend", job: "Job", config: "Config", *, is_task: bool) -> dict[str, str]:
-    """Returns the files and folders that the processes read, by key, but for a store.
+def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
+    """Returns the files and folders that the processes read, by key."""
+    task, required = config.task, {_STORE: config.data.store}
+    others = {"config.init": config.init}
+    if is_task:
+        required = {"config.task.data": task.data}
+        others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
+    return required | {key: path for key, path in others.items() if path}
 
-    Raises:
-        UserError: one of them is read from a local folder, and the hosts have none.
-    """
+
+def _needed(backend: "Backend", job: "Job", inputs: dict[str, str]) -> dict[str, str]:
+    """Returns the inputs but for the store, and for a model that is not needed here."""
+    from bert_jax.storage.remote import is_remote
     from bert_jax.training.claim import has_checkpoints
     from bert_jax.workdir.layout import Workdir, split_step
 
-    task = config.task
-    shared = {"task.data": task.data} if is_task else {}
-    if is_task and task.held_out:
-        shared["task.held_out"] = task.held_out
-    local = {"init": split_step(config.init)[0]} if config.init else {}
-    if is_task and task.tokenizer:
-        local["task.tokenizer"] = task.tokenizer
-    # An image may have them, and a run that resumes needs them no more.
-    if backend.has_image or (local and has_checkpoints(Workdir.open(job.workdir))):
-        local = {}
-    if local and backend.needs_bucket:
-        raise UserError(
-            f"config.init={config.init}: a model is read from a local folder, and these hosts have "
-            "none; start the run with this --workdir on one machine, it resumes here without it"
-        )
-    return {f"config.{key}": path for key, path in (shared | local).items()}
+    model = {
+        key: split_step(inputs[key])[0]
+        for key in _MODEL
+        if key in inputs and (is_remote(inputs[key]) or not backend.has_image)
+    }
+    if model and has_checkpoints(Workdir.open(job.workdir)):
+        model = {}
+    return {key: path for key, path in inputs.items() if key not in (_STORE, *_MODEL)} | model
 
 
 def absolute(workdir: str) -> str:

@@ -151,29 +151,40 @@ def only_git(tmp_path_factory, monkeypatch):
             "error: --image=bert:latest: give the image by its digest",
         ),
         (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} --dry_run pretrain --config=tiny "
+            "--workdir=run --config.data.store=gs://bucket/store",
+            "error: --workdir=run: each host would have one of its own; give one in a bucket: "
+            "gs://BUCKET/run\n",
+        ),
+        (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} pretrain --config=tiny "
-            "--workdir=run",
-            "error: --workdir=run: each host would have a folder of its own",
+            "--workdir=gs://bucket/b1",
+            "error: --config.data.store=: each host would have one of its own; give one in a "
+            "bucket: gs://bucket/store\n",
         ),
         (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} pretrain --config=tiny "
             "--workdir=gs://bucket/b1 --config.data.store=store",
-            "error: --config.data.store=store: each host would have a folder of its own",
+            "error: --config.data.store=store: the hosts do not have it; copy it and give "
+            "--config.data.store=gs://bucket/store: gcloud storage cp --recursive store "
+            "gs://bucket/store\n",
         ),
         (
-            "tpu run --name=b1 --topology=v6e-16 --zone=z finetune --workdir=gs://bucket/b1 "
-            "--config.task.data=gs://bucket/task",
-            "error: finetune needs bert-jax[finetune] and the model of config.init in a local ",
+            "tpu run --name=b1 --topology=v6e-16 --zone=z --dry_run finetune "
+            "--workdir=gs://bucket/b1 --config.task.data=gs://bucket/task --config.init=a/run@20",
+            "error: --config.init=a/run@20: the hosts do not have it; copy it and give "
+            "--config.init=gs://bucket/run@20: gcloud storage cp --recursive a/run "
+            "gs://bucket/run\n",
         ),
         (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} finetune "
             "--workdir=gs://bucket/b1 --config.task.data=task",
-            "error: --config.task.data=task: each host would have a folder of its own",
+            "error: --config.task.data=task: the hosts do not have it; copy it and give ",
         ),
         (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} finetune "
             "--workdir=gs://bucket/b1 --config.task.data=gs://bucket/t --config.task.held_out=t",
-            "error: --config.task.held_out=t: each host would have a folder of its own",
+            "error: --config.task.held_out=t: the hosts do not have it; copy it and give ",
         ),
         (
             f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} --spot --reservation=r pretrain "
@@ -196,6 +207,29 @@ def test_a_job_that_cannot_be_is_one_line(only_git, capsys, monkeypatch, tmp_pat
     assert "hf_x" not in err
     assert code == (exit_codes.USAGE if line.startswith("usage") else exit_codes.FAILED)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("dry_run", [(), ("--dry_run",)])
+def test_every_path_that_hosts_do_not_have_is_one_line(only_git, capsys, dry_run):
+    """Also where nothing would be created, since the commands that are printed would fail."""
+    place = ["tpu", "run", "--name=b1", "--topology=v6e-16", "--zone=z", *dry_run]
+    given = ("task.name=sst2", "init=my model", "task.data=SST-2", "task.tokenizer=/v/vocab.txt")
+    words = [*place, "finetune", "--workdir=run", *(f"--config.{each}" for each in given)]
+    assert cli.main(["launch", *words]) == exit_codes.FAILED
+    out, err = capsys.readouterr()
+    copy = "the hosts do not have it; copy it and give"
+    assert (out, err.splitlines()) == ("", [
+        "error: --workdir=run: each host would have one of its own; give one in a bucket: "
+        "gs://BUCKET/run",
+        f"--config.task.data=SST-2: {copy} --config.task.data=gs://BUCKET/SST-2: gcloud storage cp "
+        "--recursive SST-2 gs://BUCKET/SST-2",
+        f"--config.init=my model: {copy} --config.init=gs://BUCKET/my model: gcloud storage cp "
+        "--recursive 'my model' 'gs://BUCKET/my model'",
+        f"--config.task.tokenizer=/v/vocab.txt: {copy} "
+        "--config.task.tokenizer=gs://BUCKET/vocab.txt: gcloud storage cp --recursive /v/vocab.txt "
+        "gs://BUCKET/vocab.txt",
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -230,6 +264,11 @@ TASK = "finetune --config.task.name=sst2 --config.init=/models/base"
         (
             f"gke run --topology=v5e-16 --image={IMAGE}",
             f"{TASK} --config.task.data=gs://bucket/sst2 --workdir=gs://bucket/run",
+        ),
+        (
+            "tpu run --topology=v5e-16 --zone=z",
+            "finetune --config.task.name=sst2 --config.init=gs://bucket/base@20 "
+            "--config.task.data=gs://bucket/sst2 --workdir=gs://bucket/run",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from bert_jax.commands.launch_job import checks_of, parse_command
 from bert_jax.commands.paths import check_outputs
 from bert_jax.errors import UserError
 from bert_jax.launch import bundle
-from bert_jax.launch.job import JobId, Rendering, check_image, check_remote, find_topology
+from bert_jax.launch.job import JobId, Rendering, check_image, find_topology
 from bert_jax.launch.preflight import CheckFailedError
 from bert_jax.launch.slurm.backend import Slurm
 
@@ -118,12 +118,6 @@ def test_an_image_has_a_digest(image):
         check_image(image)
 
 
-def test_a_pod_has_no_local_folder():
-    check_remote("--workdir", "gs://bucket/run")
-    with pytest.raises(UserError, match=r"--workdir=a/run: .*such as gs://BUCKET/run"):
-        check_remote("--workdir", "a/run")
-
-
 @pytest.mark.processes
 def test_a_written_rendering_runs_by_hand_from_any_folder(tmp_path: Path):
     """Every word arrives as it was, whatever a shell could make of it."""
@@ -183,9 +177,9 @@ def test_the_config_file_of_a_job_travels_to_where_its_command_may_read_it(tmp_p
         gate([words[0], f"--config={workdir}/mine.py", words[2]])
 
 
-DISK, IMAGES, BUCKET = (
-    SimpleNamespace(needs_bucket=bucket, has_image=image, checks=lambda of: [])
-    for bucket, image in ((False, False), (True, True), (True, False))
+DISK, IMAGES = (
+    SimpleNamespace(needs_bucket=image, has_image=image, checks=lambda of: [])
+    for image in (False, True)
 )
 
 
@@ -207,15 +201,13 @@ def test_the_files_of_a_task_and_the_model_are_checked_like_a_store(tmp_path: Pa
     assert inputs_of(IMAGES, words, tmp_path) == f"{tmp_path} there"
 
 
-def test_hosts_without_the_model_of_a_run_are_refused_until_it_has_started(tmp_path: Path) -> None:
-    words = ["pretrain", "--config=tiny", f"--config.init={tmp_path}"]
-    with pytest.raises(
-        UserError, match=r"config\.init=.*these hosts have none; start the run with"
-    ):
-        inputs_of(BUCKET, words, tmp_path)
+def test_a_run_that_resumes_needs_no_model(tmp_path: Path) -> None:
+    words = ["pretrain", "--config=tiny", f"--config.init={tmp_path}/model"]
+    with pytest.raises(CheckFailedError, match=f"config.init={tmp_path}/model: not there"):
+        inputs_of(DISK, words, tmp_path)
     (tmp_path / "run/checkpoints/1").mkdir(parents=True)
-    with pytest.raises(StopIteration):  # nothing to check: a run that resumes needs no model
-        inputs_of(BUCKET, words, tmp_path)
+    with pytest.raises(StopIteration):  # nothing to check
+        inputs_of(DISK, words, tmp_path)
 
 
 def test_a_shown_rendering_has_every_command_and_file():

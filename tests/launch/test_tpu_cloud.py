@@ -22,7 +22,6 @@ from tpu_cloud import NO_QUOTA
 from tpu_launch import Site, site, until
 
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.store.store import open_store
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,13 +67,13 @@ def undisturbed(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def at(tmp_path: Path, config: Config) -> Iterator[Site]:
-    with site(tmp_path, open_store(config.data.store), recorded=True) as made:
+    with site(tmp_path, {"store": Path(config.data.store)}, recorded=True) as made:
         yield made
 
 
 @pytest.fixture
 def with_gcloud(tmp_path: Path, config: Config) -> Iterator[Site]:
-    with site(tmp_path, open_store(config.data.store), recorded=False) as made:
+    with site(tmp_path, {"store": Path(config.data.store)}, recorded=False) as made:
         yield made
 
 
@@ -82,13 +81,6 @@ def with_gcloud(tmp_path: Path, config: Config) -> Iterator[Site]:
 def remote(config: Config) -> Config:
     data = dataclasses.replace(config.data, store="gs://bucket/store")
     return dataclasses.replace(config, data=data)
-
-
-def saved(at: Site, step: int) -> bool:
-    """Whether a checkpoint of this step or a later one is complete."""
-    names = at.objects(below="checkpoints/")
-    steps = [name.split("/")[2] for name in names if name.endswith("/commit_success.txt")]
-    return any(int(found) >= step for found in steps if found.isdigit())
 
 
 def said_by_hosts(folder: Path, name: str) -> list[list[list[str]]]:
@@ -104,10 +96,10 @@ def test_a_job_is_preempted_loses_a_host_and_gives_the_bits_of_an_undisturbed_on
 ) -> None:
     at = with_gcloud
     launcher = at.run(remote, "v4-16", "--spot")
-    until(lambda: saved(at, 40), "checkpoint", launcher)
+    until(lambda: at.saved(40), "checkpoint", launcher)
     at.cloud.preempt("b1-1")
     launcher.wait_for("b1-1: preempted; starting again (99 of 100 preemptions left)")
-    until(lambda: saved(at, 120), "later checkpoint", launcher)
+    until(lambda: at.saved(120), "later checkpoint", launcher)
     at.cloud.lose("b1-2", 1)
     launcher.wait_for("starting again in 1 s (2 of 3 failures left)")
     assert launcher.code() == 0, launcher.said()
@@ -145,14 +137,14 @@ def test_a_job_is_stopped_and_resumes_on_other_slices(
     first = at.run(remote, "v4-32")
     first.wait_for("b1-1: booting, 3 of 4 hosts there")
     at.cloud.cues.one_is_late = False
-    until(lambda: saved(at, 20), "checkpoint", first)
+    until(lambda: at.saved(20), "checkpoint", first)
     stopped = at.command("stop")
     assert stopped.code() == 0, stopped.said()
     assert first.code() == 42, first.said()
     assert at.cloud.states() == {}
     step = _newest(at)
     second = at.run(remote, "v4-16")
-    until(lambda: saved(at, step + 40), "later checkpoint", second)
+    until(lambda: at.saved(step + 40), "later checkpoint", second)
     assert at.command("stop").code() == 0
     assert second.code() == 42
     assert _newest(at) < STEPS
@@ -181,7 +173,7 @@ def test_a_launcher_may_be_killed_anywhere_and_the_machines_may_stay(
     for moment in (
         lambda: at.objects(),  # submitted, not requested
         lambda: at.cloud.states(),  # requested
-        lambda: saved(at, 20),
+        lambda: at.saved(20),
     ):
         until(moment, "moment to kill it", launcher)
         launcher.kill()
@@ -212,7 +204,7 @@ def test_a_slow_cloud_without_capacity_that_fails_is_waited_for_and_left_without
     at.cloud.cues.stays = "PROVISIONING"
     launcher.wait_for("b1-2: creating the machines")
     at.cloud.cues.stays = ""
-    until(lambda: saved(at, 20), "checkpoint", launcher)
+    until(lambda: at.saved(20), "checkpoint", launcher)
     launcher.kill()
     (machine,) = at.cloud.machines("b1-2")
     until(lambda: not any(machine.processes("pretrain")), "end of the training")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from processes import config_file
 from tpu_cloud import ZONE, TpuCloud
 
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.store.store import TokenStore
 
 _SHARED = (
     "XLA_FLAGS", "BERT_JAX_CACHE", "NUMBA_CACHE_DIR", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES",
@@ -25,7 +24,7 @@ LIMIT = 300.0  # seconds for whatever is waited for; on a busy machine of two co
 
 
 class Site:
-    """A bucket with a store, a cloud, and the machines of users."""
+    """A bucket, a cloud, and the machines of users."""
 
     def __init__(self, folder: Path, bucket: Emulator, cloud: TpuCloud, gcloud: Path):
         """gcloud: folder with the program of that name."""
@@ -44,9 +43,16 @@ class Site:
     def run(self, config: Config, topology: str, *flags: str, name: str = "b1") -> "Launcher":
         """Starts `launch tpu run` of a job whose hosts have one CPU device each."""
         path = config_file(config, self.folder / "config.py")
-        words = [f"--name={name}", f"--topology={topology}", "--poll=1", "--allow_dirty", *flags]
-        trainer = [f"--config={path}", f"--workdir=gs://bucket/{name}", "--cpu_devices=1"]
-        return self.start("run", *words, f"--zone={ZONE}", "pretrain", *trainer)
+        trainer = ["pretrain", f"--config={path}"]
+        return self.run_words([f"--topology={topology}", *flags], trainer, name)
+
+    def run_words(
+        self, flags: Sequence[str], trainer: Sequence[str], name: str = "b1"
+    ) -> "Launcher":
+        """As `run`, of a command with its flags."""
+        words = [f"--name={name}", f"--zone={ZONE}", "--poll=1", "--allow_dirty", *flags]
+        place = (f"--workdir=gs://bucket/{name}", "--cpu_devices=1")
+        return self.start("run", *words, *trainer, *place)
 
     def command(self, verb: str, name: str = "b1") -> "Launcher":
         """Starts another command about a job."""
@@ -59,6 +65,19 @@ class Site:
 
     def objects(self, name: str = "b1", below: str = "launch/") -> list[str]:
         return self.bucket.names("bucket", f"{name}/{below}")
+
+    def saved(self, step: int, name: str = "b1") -> bool:
+        """Whether a checkpoint of this step or a later one is complete."""
+        names = self.objects(name, below="checkpoints/")
+        steps = [each.split("/")[2] for each in names if each.endswith("/commit_success.txt")]
+        return any(int(found) >= step for found in steps if found.isdigit())
+
+    def upload(self, folder: Path, name: str) -> None:
+        """Copies the files of a folder to gs://bucket/NAME."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                below = path.relative_to(folder).as_posix()
+                self.bucket.write("bucket", f"{name}/{below}", path.read_bytes())
 
     def download(self, name: str, folder: Path) -> Path:
         """Copies a workdir to this disk."""
@@ -119,14 +138,10 @@ def until(
 
 
 @contextlib.contextmanager
-def site(folder: Path, store: TokenStore, *, recorded: bool) -> Iterator[Site]:
-    """A bucket gs://bucket with the store at gs://bucket/store, and an empty cloud.
+def site(folder: Path, inputs: Mapping[str, Path], *, recorded: bool) -> Iterator[Site]:
+    """A bucket gs://bucket with folders by name, and an empty cloud.
     recorded: gcloud is replayed, also where the real one is installed."""
     with Emulator("bucket") as bucket:
-        for path in sorted(Path(store.path).rglob("*")):
-            if path.is_file():
-                name = path.relative_to(store.path).as_posix()
-                bucket.write("bucket", f"store/{name}", path.read_bytes())
         # The same bits and caches as of other processes of the tests.
         machine_env = bucket.env | {n: os.environ[n] for n in _SHARED if n in os.environ}
         with TpuCloud(folder / "machines", machine_env) as cloud:
@@ -134,6 +149,8 @@ def site(folder: Path, store: TokenStore, *, recorded: bool) -> Iterator[Site]:
                 folder, bucket, cloud, gcloud_transcripts.gcloud(folder / "bin", recorded=recorded)
             )
             try:
+                for name, path in inputs.items():
+                    made.upload(path, name)
                 yield made
             finally:
                 for launcher in made.launchers:

@@ -145,7 +145,8 @@ def _put_environment(home: Path) -> None:
     """Makes the tests' own environment the one that an agent has installed: installing another on
     each machine would take minutes (tests/launch/test_install.py installs one)."""
     lock = _ROOT / "requirements" / "tpu.txt"
-    text = lock.read_text() if lock.is_file() else f"bert-jax[tpu,gcs]=={version('bert-jax')}\n"
+    released = f"bert-jax[tpu,gcs,finetune]=={version('bert-jax')}\n"
+    text = lock.read_text() if lock.is_file() else released
     folder = environment_folder(home, text)
     if not folder.exists():
         folder.symlink_to(sys.prefix)

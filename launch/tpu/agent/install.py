@@ -117,7 +117,7 @@ class Installer:
             InstallError: a program failed, or the disk is too small.
         """
         is_locked = requirements.is_file()
-        text = requirements.read_text() if is_locked else f"bert-jax[tpu,gcs]=={version}\n"
+        text = requirements.read_text() if is_locked else f"bert-jax[tpu,gcs,finetune]=={version}\n"
         folder = environment_folder(self._home, text)
         python = folder / "bin" / "python"
         if python.exists():
