@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import google_crc32c
-
 from bert_jax.errors import UserError
 from bert_jax.storage.cache_dir import cache_dir
 from bert_jax.storage.digest import json_digest
@@ -25,7 +23,6 @@ from bert_jax.storage.versions import changed
 
 _PART: Final = ".part"
 _PIECE: Final = 1 << 22  # bytes
-_HASHES: Final[dict[str, Any]] = {"md5Hash": hashlib.md5, "crc32c": google_crc32c.Checksum}
 
 
 def local_folder(paths: Sequence[Path], top: Path | None = None) -> Path:
@@ -60,7 +57,11 @@ def local_folder(paths: Sequence[Path], top: Path | None = None) -> Path:
 def _copy(path: Path, info: ObjectInfo, to: Path) -> None:
     part = to.with_name(to.name + _PART)
     kind, *kept = info.checksum.split(":")
-    found = _HASHES[kind or "md5Hash"]()
+    found: Any = hashlib.md5()
+    if kind == "crc32c":
+        from google_crc32c import Checksum
+
+        found = Checksum()
     with storage_errors(path), open_bytes(path) as stream, part.open("wb") as file:
         while piece := stream.read(_PIECE):
             file.write(piece)

@@ -2,11 +2,13 @@
 
 import importlib
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.assemble import Batch
 
 # The extra of bert-jax that each needs.
 EXTRAS: Final = {"parquet": "arrow", "tfrecord": "tfds"}
@@ -18,7 +20,7 @@ class Format(Protocol):
     SUFFIX: str
     NEEDS_PAIRS: bool
 
-    def encode(self, batches: Iterable[Batch], pairing: str) -> bytes: ...
+    def encode(self, batches: "Iterable[Batch]", pairing: str) -> bytes: ...
 
 
 def find_format(name: str, pairing: str) -> Format:

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.rows import BATCH
 from bert_jax.errors import UserError, first_few, nearest
@@ -152,6 +150,8 @@ def _check_records(path: Path, records: int) -> None:
 
 def is_text(feature: Any) -> bool:
     """Returns whether the values of a feature are strings."""
+    import numpy as np  # not for the help of `data build`, which lists this kind
+
     return feature.shape == () and np.dtype(feature.np_dtype) == object
 
 
