@@ -7,6 +7,7 @@ from bert_jax.extensions.registry import Registry
 # A new one is a file that defines an `Optimizer`, and a row.
 OPTIMIZERS: Final[Registry[Any]] = Registry(
     "optimizer",
+    "bert_jax.optimizers.optimizer:Optimizer",
     {
         "bert_adamw": "bert_jax.optimizers.adam:BERT_ADAMW",
         "adamw": "bert_jax.optimizers.adam:ADAMW",

@@ -23,15 +23,22 @@ class Registry(Mapping[str, Row]):
 
     Args:
         what: a row is, for messages: "kind of masking".
+        row_class: of every row, "module:NAME"; imported when a user adds one.
         rows: the project's own, "module:NAME" by name.
         key: of the setting of a run that names a row: "data.masking"; "" if none does.
         reserved: other names that no row may have.
     """
 
     def __init__(
-        self, what: str, rows: Mapping[str, str], key: str = "", reserved: Collection[str] = ()
+        self,
+        what: str,
+        row_class: str,
+        rows: Mapping[str, str],
+        key: str = "",
+        reserved: Collection[str] = (),
     ) -> None:
-        self.what, self.key, self._reserved = what, key, reserved
+        self.what, self.key = what, key
+        self._row_class, self._reserved = row_class, reserved
         self._rows = dict[str, Any](rows)
         self._modules = dict[str, Module]()  # of the rows that users added
         _registries[what] = self
@@ -39,8 +46,7 @@ class Registry(Mapping[str, Row]):
     def __getitem__(self, name: str) -> Row:
         row = self._rows[name]
         if isinstance(row, str):
-            module, _, attribute = row.partition(":")
-            row = self._rows[name] = getattr(importlib.import_module(module), attribute)
+            row = self._rows[name] = _imported(row)
         return cast(Row, row)
 
     def __iter__(self) -> Iterator[str]:
@@ -53,8 +59,16 @@ class Registry(Mapping[str, Row]):
         return name in self._rows
 
     def add(self, name: str, row: Row) -> None:
-        """Adds a row of a user's module, which may be executed again; UserError if another one, or
-        the project, has a row of this name, or if it is none of letters, digits and "_"."""
+        """Adds a row of a user's module, which may be executed again.
+
+        Raises:
+            UserError: another one, or the project, has a row of this name, it is none of letters,
+                digits and "_", or the row is of another class.
+        """
+        if not isinstance(row, _imported(self._row_class)):
+            kind = f"the class {row.__name__}" if isinstance(row, type) else type(row).__name__
+            wanted = self._row_class.replace(":", ".")
+            raise UserError(f"{self.what} {name!r}: add an instance of {wanted}, not {kind}")
         if not re.fullmatch(r"\w+", name):
             raise UserError(f"{self.what} {name!r}: give a name of letters, digits and '_' only")
         module = self._modules.get(name)
@@ -68,6 +82,12 @@ class Registry(Mapping[str, Row]):
     def module_of(self, name: str) -> Module | None:
         """Returns the user's module that added a row; None for the project's own."""
         return self._modules.get(name)
+
+
+def _imported(name: str) -> Any:
+    """Returns what "module:NAME" names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def added() -> list[Module]:

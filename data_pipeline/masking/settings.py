@@ -10,6 +10,7 @@ from bert_jax.extensions.registry import Registry
 # The values of `masking`. A new kind is a file that defines a `Mode`, and a row.
 MODES: Final[Registry[Any]] = Registry(
     "kind of masking",
+    "bert_jax.data_pipeline.masking.mode:Mode",
     {
         "token": "bert_jax.data_pipeline.masking.tokens:MODE",
         "whole_word": "bert_jax.data_pipeline.masking.words:MODE",

@@ -25,10 +25,13 @@ from bert_jax.storage.remote import is_remote
 
 _HERE: Final = "bert_jax.data_pipeline.sources"
 # Kinds whose files bert-jax writes: not for the command line.
-_WRITTEN: Final[Registry[Kind]] = Registry("written kind", {"documents": f"{_HERE}.documents:KIND"})
+_WRITTEN: Final[Registry[Kind]] = Registry(
+    "written kind", f"{_HERE}.kind:Kind", {"documents": f"{_HERE}.documents:KIND"}
+)
 # In the order in which they are guessed for a folder with files of several kinds.
 KINDS: Final[Registry[Kind]] = Registry(
     "source kind",
+    f"{_HERE}.kind:Kind",
     {
         "wikiextractor": f"{_HERE}.wikiextractor:KIND",
         "books": f"{_HERE}.books:KIND",

@@ -1,6 +1,7 @@
 """`--module=PATH`: rows of a user's own file, in every command, known by name and digest."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,30 @@ def test_a_broken_module_is_one_line(
     said = error(capsys, "data", "inspect", "--store=store", f"--module={name}")
     assert said.startswith(f"--module={name}: ")
     assert line in said
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        ("data_pipeline.masking.settings.MODES", "data_pipeline.masking.mode.Mode"),
+        ("data_pipeline.sources.KINDS", "data_pipeline.sources.kind.Kind"),
+        ("config.optimizers.OPTIMIZERS", "optimizers.optimizer.Optimizer"),
+        ("finetune.tasks.registry.KINDS", "finetune.tasks.kind.TaskKind"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [("print", "builtin_function_or_method"), ("None", "NoneType"), ("dict", "the class dict")],
+)
+def test_a_row_of_another_class_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], table: str, wanted: str, row: str, kind: str
+):
+    module, _, name = table.rpartition(".")
+    write(folder, "bad.py", f"from bert_jax.{module} import {name}\n\n{name}.add('mine', {row})\n")
+    said = error(capsys, "data", "inspect", "--store=store", "--module=bad.py")
+    assert re.fullmatch(
+        f"--module=bad.py: [a-z ]+ 'mine': add an instance of bert_jax.{wanted}, not {kind}", said
+    )
 
 
 def test_a_folder_is_no_module(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -14,6 +14,7 @@ from bert_jax.objectives.registry import task_of
 _HERE: Final = "bert_jax.finetune.tasks"
 KINDS: Final[Registry[TaskKind]] = Registry(
     "kind of task",
+    f"{_HERE}.kind:TaskKind",
     {
         "classification": f"{_HERE}.text_task:CLASSIFICATION",
         "regression": f"{_HERE}.text_task:REGRESSION",
