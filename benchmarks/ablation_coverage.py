@@ -175,6 +175,7 @@ def main() -> None:
         parser.error("--reports, --resamples and --processes: give at least 1")
     if options.stopping:
         for what, share in stopping(options.reports, options.resamples).items():
+            harness.record(what=what, share=share)
             print(f"{what}: {share:.1%} show a difference that is none")
         return
     wanted = [cell for cell in cells() if options.only in str(cell)]
@@ -190,6 +191,7 @@ def main() -> None:
             if options.out:
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
+    harness.record(cells=[rows[cell] for cell in wanted])
     print(table([(cell, rows[cell]) for cell in wanted]))
 
 

@@ -36,6 +36,7 @@ def main() -> None:
     after = peak_bytes()["process"]
     examples = f"{options.examples:,} examples in {options.documents:,} documents"
     memory = f"before {before / 2**20:,.0f} MiB, at most {after / 2**20:,.0f} MiB"
+    harness.record(wall=wall, cpu=cpu, before=before, peak=after)
     print(
         f"{options.resamples:,} resamples of {options.seeds} seeds, {examples}: "
         f"{cpu:.1f} s of processors, {wall:.1f} s; memory {memory}"

@@ -65,6 +65,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             start = time.process_time()
             losses = contender.train(seed, chunk)
             last[variant].append(losses[-1])
+            harness.record(seed=seed, variant=variant, losses=losses)
             print(f"{f'seed {seed}, {variant}':<28}", end="")
             print("".join(f"{loss:>9.4f}" for loss in losses), end="")
             print(f"{time.process_time() - start:>8.0f}", flush=True)

@@ -46,6 +46,7 @@ def main() -> None:
         print("| command | seconds | peak memory, MiB |\n|---|---:|---:|")
         for words in COMMANDS:
             seconds, peak = measure(["convert", *words], Path(folder))
+            harness.record(command=words[0], seconds=seconds, peak_mib=peak)
             print(f"| `convert {words[0]}` | {seconds:.1f} | {peak:,.0f} |", flush=True)
 
 

@@ -94,6 +94,7 @@ def cpu_time() -> float:
 
 
 def line(name: str, value: str, note: str = "") -> None:
+    harness.record(name=name, value=value, note=note)
     print(f"{name:<44}{value:>22}   {note}".rstrip())
 
 

@@ -85,6 +85,7 @@ def measure(spec: SourceSpec) -> None:
     }
     medians = harness.medians(timed, ROUNDS)
     print(f"{len(articles)} articles, {size / 1e6:.2f} MB of wikitext, medians of {ROUNDS} rounds")
+    harness.record(articles=len(articles), bytes=size, seconds=medians)
     for name, median in medians.items():
         print(f"{name:>16}  {median:6.2f} s  {size / 1e6 / median:6.2f} MB/s of wikitext")
     ratio = medians["parsing alone"] / medians["reader in total"]
@@ -101,6 +102,7 @@ def print_growth(articles: list[Document], spec: SourceSpec) -> None:
     for article in random.Random(0).sample(articles, min(GROWN, len(articles))):
         once, often = (seconds_of(article, times, spec) for times in (1, LONGER))
         ratios.append(often / once)
+    harness.record(growth=ratios)
     print(
         f"a page {LONGER} times as long takes {statistics.median(ratios):.1f} times as long "
         f"(median of {len(ratios)}; at most {max(ratios):.1f})"

@@ -46,6 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     with harness.errors_are_one_line():
         found = list(left_out([parse_source(text) for text in options.source], options.dedup))
+    harness.record(left_out=[[one.name, one.kept_name, one.similarity] for one in found])
     print(f"{len(found):,} documents are left out")
     for one in found:
         print(

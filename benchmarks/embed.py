@@ -126,6 +126,7 @@ def compare(rounds: int, threads: int, folder: Path) -> None:
         ours, theirs = (np.load(folder / f"{name}.npy") for name in NAMES)
         steps = {name: functools.partial(side.steps, 1) for name, side in sides.items()}
         times = harness.wall_and_cpu(harness.rounds(steps, rounds))
+    harness.record(seconds=times)
     print(f"{threads} threads; medians of {rounds} rounds; of the ratios in each round, too")
     for name in NAMES:
         wall, cpu = times[name]

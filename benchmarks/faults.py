@@ -149,6 +149,7 @@ def faults(folder: Path, rounds: int) -> None:
             f"{f'{statistics.median(v):.{digits}f} ({max(v):.{digits}f})':>{width}}"
             for v, digits, width in ((lines, 1, 16), (ends, 1, 16), (lost, 0, 12))
         )
+        harness.record(fault=fault.name, line=lines, end=ends, lost=lost)
         print(f"{fault.name:<40}{setting:<28}{columns}{rounds:>3}", flush=True)
     print(
         f"\nfrom the command to the first step, two processes, with a warm compilation cache: "
@@ -222,6 +223,7 @@ def costs(folder: Path) -> None:
         ):
             steps, saves = measure(folder, devices, distributed, every)
             title = f"{name}, {devices} device{'s' * (devices > 1)}"
+            harness.record(cost=title, steps=steps, saves=saves)
             print(f"{title:<58}{both(steps):>16}{both(saves):>16}", flush=True)
 
 

@@ -184,6 +184,7 @@ def measure(options: argparse.Namespace, task: Task) -> dict[str, list[Run]]:
                 start = time.perf_counter()
                 run = finetune(options, task, flags, seed)
                 seconds = time.perf_counter() - start
+                harness.record(task=task.name, start=name, seed=seed, **{run.metric: run.value})
                 said = f"# {task.name}, {name}, seed {seed}: {run.metric} {shown(run.value)}"
                 print(f"{said}, {seconds:.0f} s", flush=True)
                 runs.setdefault(name, []).append(run)

@@ -244,6 +244,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
         found = harness.rounds(steps, options.rounds)
         counts = {name: side.ask(COUNTS) for name, side in sides.items()}
     times = harness.wall_and_cpu(found)
+    harness.record(counts=counts, rounds=found)
     print(
         f"medians of {options.rounds} rounds of {options.steps} steps; of the ratios in each "
         "round, too"

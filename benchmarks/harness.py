@@ -7,6 +7,7 @@ no CPU.
 """
 
 import argparse
+import atexit
 import contextlib
 import datetime
 import json
@@ -30,6 +31,7 @@ K, T = TypeVar("K"), TypeVar("T")
 Batch = dict[str, np.ndarray]
 Losses = list[float]
 Take = Callable[[int], Losses]  # trains for that number of steps, blocks until done
+_figures: list[dict[str, Any]] = []  # what was recorded
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -49,8 +51,24 @@ def errors_are_one_line() -> Iterator[None]:
 
 
 def parser(doc: str, **options: Any) -> argparse.ArgumentParser:
-    """Returns the parser of a benchmark with this docstring."""
-    return argparse.ArgumentParser(description=doc.split("\n")[0], **options)
+    """Returns the parser of a benchmark with this docstring; it has --json."""
+    made = argparse.ArgumentParser(description=doc.split("\n")[0], **options)
+    text = "print what was recorded as a line of JSON at the end"
+    made.add_argument("--json", action="store_true", help=text)
+    if "--json" in sys.argv[1:]:
+        atexit.register(_print_figures)
+    return made
+
+
+def record(**figures: Any) -> None:
+    """Notes figures, or what they are of, for --json."""
+    _figures.append(figures)
+
+
+def _print_figures() -> None:
+    about = {"benchmark": Path(sys.argv[0]).name, "options": sys.argv[1:], "machine": machine()}
+    if _figures:  # none of a benchmark that failed
+        print(json.dumps({**about, "figures": _figures}, default=str))
 
 
 def at_least_one(options: argparse.Namespace, *names: str) -> None:

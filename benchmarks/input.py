@@ -140,6 +140,7 @@ def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) ->
     measured = measure(path, sorted(lengths), options)
     print(f"{'million real tokens/s':<24}{'1 thread':>10}{'2 threads':>11}{'prefetch':>12}", end="")
     print(f"{'fill':>13}")
+    harness.record(rates={length: dataclasses.asdict(one) for length, one in measured.items()})
     for length, rates in measured.items():
         print(f"{f'rows of {length}':<24}{rates.one / 1e6:>10.1f}{rates.two / 1e6:>11.1f}", end="")
         print(f"{rates.ahead / 1e6:>12.1f}{rates.fill_rate:>13.1%}", flush=True)

@@ -123,6 +123,7 @@ def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
                     del left[number]
         losses = [contender.ask(HELD_OUT) for contender in contenders.values()]
     for run, loss in zip(runs, losses, strict=True):
+        harness.record(run=str(run), loss=loss)
         print(f"# {run}: held-out MLM loss {loss:.3f}", flush=True)
     return losses
 

@@ -168,6 +168,7 @@ def train(
         raise SystemExit(f"{name}: {result.stderr.strip()}")
     records = (json.loads(line) for line in (workdir / "metrics.jsonl").open())
     losses = [r["mlm/loss"] for r in records if r.get("kind") == "eval"]
+    harness.record(name=name, changes=changes, losses=losses)
     print(f"# {name}, {changes[-1]}: {' '.join(f'{loss:.3f}' for loss in losses)}", flush=True)
     return losses
 

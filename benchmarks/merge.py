@@ -50,6 +50,7 @@ def main() -> None:
         seconds = time.perf_counter() - started
     kept = {split: counts["documents"] for split, counts in entry["splits"].items()}
     print(f"{documents * shards:,} documents in {shards:,} shards; kept: {kept}")
+    harness.record(kept=kept, seconds=seconds, before_mib=before, peak_mib=peak())
     print(f"{seconds:.1f} s; memory before {before:,.0f} MiB, at most {peak():,.0f} MiB")
 
 

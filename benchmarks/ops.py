@@ -64,6 +64,7 @@ def main() -> None:
     for name in OPS:
         custom = operation(name)
         by_hand, automatic = (saved_mib(f, name) for f in (custom, inspect.unwrap(custom)))
+        harness.record(saved_mib=name, by_hand=by_hand, autodiff=automatic)
         print(f"{name:<18}{by_hand:>9.1f}{automatic:>10.1f}")
     if names:
         compile_steps(names, options.layers, options.unroll)
@@ -105,6 +106,7 @@ def compile_steps(names: list[str], layers: int | None, unroll: int) -> None:
         cycles = found["cycles"] + found["unestimated_cycles"]
         memory = found["temporaries"] / tpu_compile.GIB
         first = first or (cycles, memory)
+        harness.record(autodiff_of=name, cycles=cycles, temporaries_gib=memory)
         print(
             f"{name or '(none)':<18}{cycles / 1e6:>9.2f}{cycles / first[0] - 1:>+9.1%}"
             f"{memory:>9.3f} GiB{memory / first[1] - 1:>+9.1%}",

@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         padded, packed = harness.medians(takes, options.rounds).values()
         fill_rates = [contender.fill_rate for contender in contenders]
         realized = packed / padded / (fill_rates[1] / fill_rates[0])
+        harness.record(pairing=pairing, row=length, fill=fill_rates, rates=[padded, packed])
         print(f"{pairing:<16}{length:>5}{fill_rates[0]:>13.2%}{fill_rates[1]:>9.2%}", end="")
         print(f"{padded:>17,.0f}{packed:>9,.0f}{realized:>13.3f}", flush=True)
 

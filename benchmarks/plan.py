@@ -58,6 +58,7 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
                 with spawn.Pool(1) as pool:
                     rate, bound = pool.apply(fill_rates, (folder, spec))
                 seconds, processor, opened, megabytes, rows = result
+                harness.record(pairing=pairing, shape=shape, measured=result, fill=[rate, bound])
                 print(
                     f"{pairing}, seq {shape[0]} in rows of {shape[2]}: "
                     f"{seconds:.1f} s (CPU {processor:.1f} s), "

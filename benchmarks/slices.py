@@ -50,6 +50,7 @@ def main() -> None:
         for of in chosen:
             try:
                 for row in rows(model, of, overrides):
+                    harness.record(**dict(zip(COLUMNS, row, strict=True)))
                     print(f"| {' | '.join(row)} |", flush=True)
             except UserError as error:
                 failed = True

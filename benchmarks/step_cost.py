@@ -47,6 +47,7 @@ def compare(options: argparse.Namespace) -> None:
     medians = [seconds / options.steps for seconds in found.values()]
     for words, median in zip(options.configs, medians, strict=True):
         print(f"{median:8.3f} s a step: {words}")
+    harness.record(seconds=medians)
     print(f"{medians[0] / medians[1]:8.3f} steps of the second, for one of the first")
 
 

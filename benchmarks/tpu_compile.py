@@ -74,7 +74,6 @@ def main() -> None:
         default=os.environ.get("BERT_JAX_PEER", str(harness.ROOT / ".venv/peer")),
         help="folder with transformers 4.57 (BERT_JAX_PEER)",
     )
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON, no table")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -148,22 +147,18 @@ def compare(jobs: list[tuple[Row, list[Job]]], options: argparse.Namespace) -> i
     """Compiles all programs and prints a line after each; returns 1 if one failed."""
     peer = options.peer if options.generators else None
     results: list[Job] = []
-    if not options.json:
-        print(heading(peer), flush=True)
-        if options.layers:
-            print(f"SHORTENED: only {options.layers} layers", flush=True)
+    print(heading(peer), flush=True)
+    if options.layers:
+        print(f"SHORTENED: only {options.layers} layers", flush=True)
     for row, of_row in jobs:
-        if not options.json:
-            print(f"\n{row}\n{COLUMNS}", flush=True)
+        print(f"\n{row}\n{COLUMNS}", flush=True)
         first: Job | None = None  # the baseline of the ratios
         for job in of_row:
             result = {**job, **compile_apart(job, peer)}
             results.append(result)
+            harness.record(**result)
             first = first or (result if "error" not in result else None)
-            if not options.json:
-                print(line(result, first), flush=True)
-    if options.json:
-        print(json.dumps({"with": heading(peer), "programs": results}, indent=1))
+            print(line(result, first), flush=True)
     return int(any("error" in result for result in results))
 
 

@@ -235,6 +235,7 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
         f"product of {PRODUCT} x {PRODUCT} matrices: PyTorch {peaks['transformers']:.0f}, JAX "
         f"{peaks['bert_jax']:.0f} GFLOP/s (medians); shares are of the faster\n"
     )
+    harness.record(model=model, rates=rates, losses=losses, gflops=peaks)
     print_table(model, rates, losses, tokens, max(peaks.values()))
 
 

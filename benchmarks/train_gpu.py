@@ -249,6 +249,7 @@ def compete(
         for _ in range(options.rounds):
             for one in sides:
                 one.seconds.append(one.process.steps(options.steps)[0])
+        harness.record(title=contest.title, seconds={one.name: one.seconds for one in sides})
         print_contest(sides, case, peak, options.steps)
         if not options.dry_run:  # the CPU counts none
             print_memory(sides)

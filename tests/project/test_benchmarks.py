@@ -89,6 +89,14 @@ def test_what_cannot_be_done_is_one_line(
     assert line in said
 
 
+def test_every_benchmark_records_its_figures() -> None:
+    """So that --json, which all have, prints them."""
+    texts = {path.name: path.read_text() for path in FOLDER.glob("*.py")}
+    asked = {name for name, text in texts.items() if "harness.parser(" in text}
+    assert len(asked) > 20
+    assert [name for name in asked if "harness.record(" not in texts[name]] == []
+
+
 @pytest.mark.processes
 def test_a_store_that_is_not_there_is_one_line() -> None:
     done = run("input.py", "--store=nowhere")
@@ -301,10 +309,14 @@ def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_gradients_by_hand_save_less_than_autodiff() -> None:
-    done = run("ops.py", "--compile=")
+    done = run("ops.py", "--compile=", "--json")
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    *rows, last = (line.split(maxsplit=2) for line in done.stdout.splitlines()[1:])
     saved = {name: (float(by_hand), float(automatic)) for name, by_hand, automatic in rows}
+    said = json.loads(" ".join(last))
+    assert (said["benchmark"], said["options"]) == ("ops.py", ["--compile=", "--json"])
+    recorded = {one["saved_mib"]: (one["by_hand"], one["autodiff"]) for one in said["figures"]}
+    assert recorded == {name: pytest.approx(both, abs=0.05) for name, both in saved.items()}
     for name in ("attention", "layer_norm", "gelu", "dropout", "cross_entropy"):
         assert saved[name][0] < 0.5 * saved[name][1], name
 
@@ -349,9 +361,8 @@ def test_one_layer_is_compiled_for_a_slice() -> None:
         "tpu_compile.py", "--rows=1", "--forms=1", "--generators=", "--layers=1", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert re.match(r"libtpu [\d.]+, jax ", said["with"])
-    (program,) = said["programs"]
+    assert re.match(r"libtpu [\d.]+, jax ", done.stdout)
+    (program,) = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert program["row"]["model"] == "base"
     assert program["cycles"] > 5e6
     assert program["collective_cycles"] > 0
