@@ -21,7 +21,7 @@ from bert_jax.launch.tpu.agent import __main__ as program
 from bert_jax.launch.tpu.agent import host as agent
 from bert_jax.launch.tpu.agent import logs
 from bert_jax.launch.tpu.agent.host import Host
-from bert_jax.launch.tpu.agent.install import environment_folder
+from bert_jax.launch.tpu.agent.install import environment_folder, released
 from bert_jax.launch.tpu.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.tpu.backend import Tpu
 from bert_jax.launch.tpu.bucket import BucketError
@@ -98,7 +98,7 @@ class Site:
 
     def trainer(self, body: str) -> None:
         """Makes a program the Python of the environment that the agent finds installed."""
-        python = environment_folder(self.folder, "bert-jax[tpu,gcs]==1.0\n") / "bin" / "python"
+        python = environment_folder(self.folder, released("1.0")) / "bin" / "python"
         python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(
             TRAINER.format(

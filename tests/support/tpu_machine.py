@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bert_jax.launch.tpu.agent.install import environment_folder
+from bert_jax.launch.tpu.agent.install import environment_folder, released
 from bert_jax.runtime.versions import version
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -145,8 +145,7 @@ def _put_environment(home: Path) -> None:
     """Makes the tests' own environment the one that an agent has installed: installing another on
     each machine would take minutes (tests/launch/test_install.py installs one)."""
     lock = _ROOT / "requirements" / "tpu.txt"
-    released = f"bert-jax[tpu,gcs,finetune]=={version('bert-jax')}\n"
-    text = lock.read_text() if lock.is_file() else released
+    text = lock.read_text() if lock.is_file() else released(version("bert-jax"))
     folder = environment_folder(home, text)
     if not folder.exists():
         folder.symlink_to(sys.prefix)

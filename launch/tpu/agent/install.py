@@ -117,7 +117,7 @@ class Installer:
             InstallError: a program failed, or the disk is too small.
         """
         is_locked = requirements.is_file()
-        text = requirements.read_text() if is_locked else f"bert-jax[tpu,gcs,finetune]=={version}\n"
+        text = requirements.read_text() if is_locked else released(version)
         folder = environment_folder(self._home, text)
         python = folder / "bin" / "python"
         if python.exists():
@@ -175,6 +175,11 @@ class Installer:
             raise InstallError(line) from None
         if done.returncode != 0:
             raise InstallError(f"{' '.join(words[:5])} … ended with {done.returncode}")
+
+
+def released(version: str) -> str:
+    """Returns the requirements of a release."""
+    return f"bert-jax[tpu,gcs,finetune]=={version}\n"
 
 
 def environment_folder(home: Path, requirements: str) -> Path:
