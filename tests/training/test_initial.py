@@ -195,9 +195,9 @@ def test_a_run_passes_on_the_model_that_it_started_from(
     [
         (
             {"model.hidden_size": 64, "model.num_hidden_layers": 1},
-            "use --config.model.hidden_size=32 --config.model.num_hidden_layers=2",
+            "--config.model.hidden_size=32 --config.model.num_hidden_layers=2",
         ),
-        ({"model.max_position_embeddings": 64}, "use --config.model.max_position_embeddings=32"),
+        ({"model.max_position_embeddings": 64}, "--config.model.max_position_embeddings=32"),
         ({"init": "absent"}, "absent: no such folder"),
         ({"init": "run@7"}, "no checkpoint of step 7"),
         ({"init": "google"}, "import it first: bert-jax convert import --from="),
