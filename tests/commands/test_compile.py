@@ -43,24 +43,6 @@ def say(capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["--config=base", "--topology=v5e-17"], 1, "v5e-17 does not exist; nearest: v5e-16 (4x4)"),
-        (["--config=base", "--topology=h100-8"], 1, '"h100-8" is not a TPU slice'),
-        (["--config=base", "--phase=1"], 1, "--phase=1: give one from 0 to 0, or all"),
-        (["--config=base", "--phase=first"], 1, "--phase=first: give one from 0"),
-        (["--config=tiny"], 2, "--topology=… is missing"),
-        (["--topology=v5e-16"], 2, "--config=… is missing"),
-        (["--config=bas"], 1, "--config=bas: neither a file nor a shipped config"),
-    ],
-)
-def test_bad_input_is_one_line(say, words: list[str], code: int, says: str) -> None:
-    found, line = say(*words)
-    assert found == code
-    assert says in line
-
-
 def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:
     monkeypatch.delenv(topology.LIBTPU_VARIABLE, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import refusals
 from ml_collections import ConfigDict
 
 from bert_jax import cli
@@ -113,137 +114,25 @@ def changed(**values: object) -> dict:
     return config
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sede": 1}, "unknown key config.sede; did you mean seed?"),
-        (
-            {"model__hiden_size": 64},
-            "unknown key config.model.hiden_size; did you mean hidden_size?",
-        ),
-        ({"phases__0__step": 5}, "unknown key config.phases[0].step; did you mean steps?"),
-        ({"mesh__zzz": 1}, "unknown key config.mesh.zzz; valid: data, fsdp, slice, tensor"),
-        ({"model__vocab_size": "30522"}, "config.model.vocab_size='30522' should be int"),
-        ({"model__vocab_size": 1e4}, "config.model.vocab_size=10000.0 should be int"),
-        ({"seed": True}, "config.seed=True should be int"),
-        (
-            {"evaluation__every_steps": 0},
-            "config.evaluation.every_steps=0 should be from 1 to 2147483647",
-        ),
-        ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be from 1 to 2147483647"),
-        ({"seed": -1}, "config.seed=-1 should be from 0 to 4294967295"),
-        (
-            {"evaluation__batches": -1},
-            "config.evaluation.batches=-1 should be from 0 to 2147483647",
-        ),
-        (
-            {"compute__unroll_layers": -1},
-            "config.compute.unroll_layers=-1 should be from 0 to 2147483647",
-        ),
-        (
-            {"phases__0__warmup_steps": -1},
-            "config.phases[0].warmup_steps=-1 should be from 0 to 2147483647",
-        ),
-        (
-            {"model__hidden_dropout_prob": 1},
-            "config.model.hidden_dropout_prob=1 should be from 0 to 1, but not 1",
-        ),
-        (
-            {"optimizer__learning_rate": float("nan")},
-            "config.optimizer.learning_rate=nan should be 0 or more",
-        ),
-        ({"optimizer__clip_norm": -1.0}, "config.optimizer.clip_norm=-1.0 should be 0 or more"),
-        ({"optimizer__eps": 0.0}, "config.optimizer.eps=0.0 should be above 0"),
-        ({"optimizer__muon_scale": 0}, "config.optimizer.muon_scale=0 should be above 0"),
-        ({"data__mask_rate": 1.5}, "config.data.mask_rate=1.5 should be from 0 to 1"),
-        ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
-        ({"mesh": 8}, "config.mesh=8 should be keys"),
-        ({"phases": {}}, "config.phases={} should be a list"),
-        ({"compute__dtype": "float16"}, "config.compute.dtype='float16'; did you mean bfloat16?"),
-        ({"optimizer__name": "adam"}, "config.optimizer.name='adam'; did you mean adamw?"),
-        (
-            {"model__hidden_act": "gelu_python"},
-            "config.model.hidden_act='gelu_python'; did you mean gelu?",
-        ),
-        (
-            {"model__hidden_act": "gelu_accurate"},
-            "config.model.hidden_act='gelu_accurate'; did you mean gelu_tanh?",
-        ),
-        ({"model__hidden_act": "relu"}, "config.model.hidden_act='relu'; valid: gelu, gelu_tanh"),
-        (
-            {"model__hidden_act": "quick_gelu"},
-            "config.model.hidden_act='quick_gelu'; valid: gelu, gelu_tanh",
-        ),
-        ({"data__pairing": "nps"}, "config.data.pairing='nps'; did you mean nsp?"),
-        (
-            {"model__hidden_size": 130, "model__num_attention_heads": 4},
-            "config.model.hidden_size=130 is not a multiple of "
-            "config.model.num_attention_heads=4; change one of them",
-        ),
-        (
-            {"phases__0__seq_length": 1024},
-            "config.phases[0].seq_length=1024 exceeds config.model.max_position_embeddings=512",
-        ),
-        (
-            {"phases__0__steps": 3_000_000_000},
-            "config.phases[0].steps=3000000000 should be from 1 to 2147483647",
-        ),
-        (
-            {"phases__0__steps": 10**400},
-            f"config.phases[0].steps=1{'0' * 59}…{'0' * 15} should be from 1 to 2147483647",
-        ),
-        (
-            {"phases__0__batch_size": 10**12},
-            "config.phases[0].batch_size=1000000000000 should be from 1 to 1048576",
-        ),
-        (
-            {"model__num_hidden_layers": 10**6},
-            "config.model.num_hidden_layers=1000000 should be from 1 to 1000",
-        ),
-        (
-            {"model__hidden_size": 10**9},
-            "config.model.hidden_size=1000000000 should be from 1 to 131072",
-        ),
-        (
-            {"phases__0__max_predictions": 129},
-            "config.phases[0].max_predictions=129 exceeds the tokens of an example "
-            "(seq_length=128); lower it",
-        ),
-        (
-            {
-                "phases__0__batch_size": 2**20,
-                "model__max_position_embeddings": 2**17,
-                "phases__0__seq_length": 2**17,
-            },
-            "config.phases[0]: 1048576 rows of 131072 tokens exceed the limit of 67108864 "
-            "tokens per batch; lower batch_size or the row length",
-        ),
-        ({"mesh__data": 0}, "config.mesh.data=0 should be from -1 to 1048576, but not 0"),
-        (
-            {"optimizer__learning_rate": 10**400},
-            f"config.optimizer.learning_rate=1{'0' * 59}…{'0' * 15} should be float",
-        ),
-        (
-            {"deadlines__data": 1e300},
-            "config.deadlines.data=1e+300 should be from 0 to 100000000, but not 0",
-        ),
-        ({"phases": []}, "config.phases is empty; give at least one phase"),
-        (
-            {"data__separators": "sentences"},
-            'config.data.separators="sentences" does not apply to config.data.pairing="nsp"; '
-            'set separators="documents", or pairing to full_sentences or doc_sentences',
-        ),
-        (
-            {"data__mask_share": 0.95},
-            "config.data.mask_share + config.data.random_share exceeds 1; lower one",
-        ),
-    ],
-    ids=lambda value: "" if isinstance(value, dict) else value[:50],
-)
-def test_a_wrong_value_is_one_line(change: dict, message: str) -> None:
+def refusal(**values: object) -> str:
+    """What is said of the tiny config with these values."""
     with pytest.raises(UserError) as error:
-        from_dict(changed(**change), Config)
-    assert str(error.value) == message
+        from_dict(changed(**values), Config)
+    return str(error.value)
+
+
+def test_a_wrong_value_is_one_line() -> None:
+    def answer(values: str) -> str:
+        return refusal(**{k.replace(".", "__"): v for k, v in json.loads(values).items()})
+
+    refusals.check("values", answer)
+
+
+def test_a_number_of_400_digits_is_shown_short() -> None:
+    shown = f"1{'0' * 59}…{'0' * 15}"
+    steps, rate = refusal(phases__0__steps=10**400), refusal(optimizer__learning_rate=10**400)
+    assert steps == f"config.phases[0].steps={shown} should be from 1 to 2147483647"
+    assert rate == f"config.optimizer.learning_rate={shown} should be float"
 
 
 def test_base_is_the_defaults() -> None:
@@ -276,9 +165,7 @@ def test_a_config_that_is_no_keys_is_one_line(values: object) -> None:
 
 
 def test_a_long_value_is_shown_short() -> None:
-    with pytest.raises(UserError) as error:
-        from_dict(changed(model="x" * 10_000), Config)
-    assert len(str(error.value)) < 200
+    assert len(refusal(model="x" * 10_000)) < 200
 
 
 def test_whole_numbers_pass_for_floats() -> None:
@@ -313,29 +200,6 @@ def test_a_wrong_config_file_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.startswith("error: ")
-    assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            ["--config.model.hiden_size=64"],
-            1,
-            "unknown key --config.model.hiden_size; did you mean",
-        ),
-        (["--config.phases[0].stepz=1"], 1, "phases[0].stepz; did you mean phases[0].steps?"),
-        (["--config.model.hidden_size=wide"], 2, "model.hidden_size"),
-        (["--config.compute.dtype=float16"], 1, "compute.dtype='float16'; did you mean bfloat16?"),
-        (["--config=/nowhere.py"], 1, "--config=/nowhere.py: neither a file nor a shipped config"),
-    ],
-)
-def test_a_wrong_override_is_one_line(
-    words: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert cli.main(["pretrain", "--config=tiny", f"--workdir={tmp_path}/run", *words]) == code
-    said = capsys.readouterr().err
-    assert message in said
     assert said.count("\n") == 1
 
 

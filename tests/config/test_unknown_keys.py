@@ -2,12 +2,10 @@
 
 import pytest
 
-from bert_jax import cli
 from bert_jax.config import unknown_keys
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import nearest, nearest_name
-from bert_jax.exit_codes import FAILED, USAGE
 
 KEYS = flatten(to_dict(Config()))
 
@@ -53,40 +51,6 @@ def test_no_name_has_two_translations() -> None:
 )
 def test_the_hint_for_a_name(name: str, hint: str) -> None:
     assert unknown_keys.key_hint(name, KEYS).startswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            ["--config.optimizer.lr=1"],
-            FAILED,
-            "optimizer.lr; did you mean optimizer.learning_rate?",
-        ),
-        (["--lr=1"], USAGE, "flag --lr; did you mean --config.optimizer.learning_rate?"),
-        (["--batch_size", "32"], USAGE, "did you mean --config.phases[0].batch_size?"),
-        (
-            ["--epochs=3"],
-            USAGE,
-            "unknown flag --epochs; set --config.phases[0].steps: an epoch has ",
-        ),
-        (["--work_dir=run"], USAGE, "unknown flag --work_dir; did you mean --workdir?"),
-        (["--hidden_siez=8"], USAGE, "did you mean --config.model.hidden_size?"),
-        (["--quiet"], USAGE, "unknown flag --quiet; see `bert-jax pretrain --help`"),
-    ],
-)
-def test_a_name_of_other_programs_is_answered_in_one_line(
-    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture
-) -> None:
-    assert cli.main(["pretrain", "--config=tiny", *words]) == code
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.count("\n") == 1
-
-
-def test_a_key_without_a_config(capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["pretrain", "--config.seed=1", "--workdir=run"]) == USAGE
-    assert "unknown flag --config.seed; give --config=… before it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
