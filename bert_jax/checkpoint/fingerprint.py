@@ -80,6 +80,7 @@ def program(mesh: Any) -> Any:
     return jax.jit(sums, out_shardings=replicated)
 
 
+@jax.jit  # traced once for all leaves of a shape, such as a parameter and its moments
 def _sums(x: jax.Array) -> tuple[jax.Array, ...]:
     words = _words(x)
     mixed = [_mix(words ^ _positions(words.shape, which), which) for which in range(len(MIXERS))]
