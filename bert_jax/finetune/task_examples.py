@@ -24,8 +24,8 @@ from bert_jax.objectives import total as objectives
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress
 from bert_jax.training import per_example
+from bert_jax.training import step as step_module
 from bert_jax.training.per_example import PerExample
-from bert_jax.training.step import make_step_functions
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
@@ -76,7 +76,7 @@ def _evaluate(config: Config, data: TaskData, params: dict) -> Evaluated:
     """Evaluates one example in a row, so that the sums of a row are those of an example."""
     mesh = make_mesh(MeshConfig(slice=1, data=1, fsdp=1, tensor=1), jax.devices()[:1])
     batches = data.one_in_a_row(config)
-    program = make_step_functions(config, mesh, data.corpus(config))
+    program = step_module.make_step_functions(config, mesh, data.corpus(config))
     parts, numbers = [], list[int]()
     with jax.set_mesh(mesh), progress("batches", batches.steps_per_epoch) as bar:
         placed = program.placed(params)

@@ -3,6 +3,7 @@
 The flags that name outputs and inputs are those of the parsers, so that a new one is tried, too.
 """
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from bert_jax.storage.outputs import OutputKind, check_output, write_output
 MINE = b"mine, and of nobody else"
 
 
+@functools.cache
 def parsed(verb: str) -> flags.FlagValues:
     values = flags.FlagValues()
     define_flags(cli.COMMANDS[verb], values, [])

@@ -29,7 +29,8 @@ TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for
 
 def words(count: int, seed: int) -> list[str]:
     draw = random.Random(seed)
-    return ["".join(draw.choices(LETTERS, k=draw.randint(2, 8))) for _ in range(count)]
+    drawn = "".join(draw.choices(LETTERS, k=8 * count))
+    return [drawn[i : i + draw.randint(2, 8)] for i in range(0, 8 * count, 8)]
 
 
 def dropped(text: list[str], share: float, seed: int) -> list[str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
+import shared_steps
 from corpus import small_store, two_phases
 from signals import ASKING, dispositions
 
@@ -22,11 +23,9 @@ from bert_jax.distributed.rendezvous import Roster
 from bert_jax.errors import StoppedError
 from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.runtime.activity import ActivityClock
-from bert_jax.training import step as step_module
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
 from bert_jax.training.profiling import Profiler
-from bert_jax.training.step import make_step_functions
 
 LIMIT = 30.0  # seconds for whatever is waited for
 
@@ -366,8 +365,8 @@ def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
         return original(self, step, *args)
 
     monkeypatch.setattr(Profiler, "run", run)
-    # Not the step that other tests of this process have compiled.
-    monkeypatch.setattr(step_module, "make_step_functions", make_step_functions)
+    # Not the step that other tests of this process have compiled; both runs have the same.
+    shared_steps._shared.cache_clear()
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         with pytest.raises(StoppedError):

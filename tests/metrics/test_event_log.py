@@ -174,33 +174,35 @@ def test_scalars_are_events_of_tensorboard(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("room", [0, 10, 60])
 @pytest.mark.processes
-def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
-    """room: bytes left. A partially written record is truncated, so that the next can be read."""
+def test_scalars_stay_readable_where_a_disk_was_full(tmp_path):
+    """A partially written record is truncated, so that the next can be read."""
     code = """
 import resource, sys
 sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode
 from etils import epath
 from bert_jax.metrics.tensorboard import ScalarEvents
-room, folder = int(sys.argv[1]), epath.Path(sys.argv[2])
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-writer = ScalarEvents(folder, 0)
-size = sum(file.stat().length for file in folder.iterdir())
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, most))
-writer.write(1, {"loss": 1.0})
-writer.write(2, {"loss": 2.0})
-resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-writer.write(3, {"loss": 3.0})
-writer.close()
+for room in sys.argv[2:]:  # bytes left
+    folder = epath.Path(sys.argv[1]) / room
+    writer = ScalarEvents(folder, 0)
+    size = sum(file.stat().length for file in folder.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + int(room), most))
+    writer.write(1, {"loss": 1.0})
+    writer.write(2, {"loss": 2.0})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    writer.write(3, {"loss": 3.0})
+    writer.close()
 """
+    rooms = ("0", "10", "60")
     done = subprocess.run(
-        [sys.executable, "-c", code, str(room), str(tmp_path)],
+        [sys.executable, "-c", code, str(tmp_path), *rooms],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    assert done.stderr.count("cannot be written") == 1
-    (file,) = tmp_path.iterdir()
-    assert [event.step for event in events(epath.Path(file))[2:]] == [1, 2, 3]
+    assert done.stderr.count("cannot be written") == len(rooms)
+    for room in rooms:
+        (file,) = (tmp_path / room).iterdir()
+        assert [event.step for event in events(epath.Path(file))[2:]] == [1, 2, 3], room

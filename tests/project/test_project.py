@@ -58,13 +58,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def statements_of(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Every import of a file, at its top or inside a function."""
+    nodes = ast.walk(tree_of(path))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imports_of(path: Path) -> Iterator[str]:
-    """Every module a file imports, at its top or inside a function; relative names resolved."""
+    """Every module a file imports; relative names resolved."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(tree_of(path)):
+    for node in statements_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             above = package[: len(package) - node.level + 1] if node.level else ()
             yield ".".join((*above, *filter(None, [node.module])))
 
@@ -96,11 +103,11 @@ def room_of(path: Path) -> str:
 
 def files_imported_by(path: Path) -> Iterator[Path]:
     """The product's files that a file imports; a package's names stand for the whole package."""
-    for node in ast.walk(tree_of(path)):
+    for node in statements_of(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.startswith("bert_jax.")]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
+        elif (node.module or "").startswith("bert_jax"):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             module = ROOT.joinpath(*name.split("."))

@@ -12,15 +12,24 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.config.schema import CheckpointConfig, Config, DeadlineConfig, EvaluationConfig
+from bert_jax.config.schema import (
+    CheckpointConfig,
+    Config,
+    DeadlineConfig,
+    EvaluationConfig,
+    MeshConfig,
+    TaskConfig,
+)
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.training.step import StepFunctions, make_step_functions
 
-# Settings that the step functions do not read.
+# Settings that the step functions do not read; they are given the mesh itself.
 UNREAD: dict[str, Any] = {
     "log_every_steps": 1,
     "checkpoint": CheckpointConfig(),
     "deadlines": DeadlineConfig(),
+    "mesh": MeshConfig(),
+    "task": TaskConfig(),
     "init": "",
     "init_vocabulary": "same",
     "init_positions": "same",

@@ -21,10 +21,11 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status
+from bert_jax.training import step as step_module
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
-from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.training.step import StepFunctions
 from bert_jax.workdir.layout import Workdir
 
 
@@ -52,7 +53,7 @@ def steps_on(config: Config, store: TokenStore, devices: int, steps: int) -> tup
     batches = phase_batches(config, store, store.train, config.phases[0])
     losses = []
     with jax.set_mesh(mesh):
-        program = make_step_functions(config, mesh, Corpus.of(store))
+        program = step_module.make_step_functions(config, mesh, Corpus.of(store))
         state = program.init()
         for step in range(steps):
             batch = global_batch.global_batch(
@@ -123,10 +124,15 @@ def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
 
 
 @pytest.mark.parametrize("sentences", [1, 8])
-def test_documents_of_one_sentence_are_a_warning(sentences, tmp_path, capsys):
+def test_documents_of_one_sentence_are_a_warning(sentences, tmp_path, capsys, monkeypatch):
     config = small_config(small_store(tmp_path / "store", sentences=sentences))
+
+    def stop(*_: object) -> None:
+        raise StoppedError("before anything is compiled")
+
+    monkeypatch.setattr(StepFunctions, "compile_train", stop)
     with pytest.raises(StoppedError):
-        pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
+        pretrain(config, tmp_path / "run")
     said = "100% of the documents have one sentence" in "".join(capsys.readouterr())
     assert said == (sentences == 1)
 
