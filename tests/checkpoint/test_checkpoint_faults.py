@@ -175,7 +175,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     assert code == 45
     assert lines[:2] == ["saved 3", "saved 7"]
     assert lines[2].startswith(f"error: {where}: cannot be written after 2 attempts (")
-    assert "the newest checkpoint is step 7; run the same command again to resume" in lines[2]
+    assert "the newest checkpoint is step 7; run the same command" in lines[2]
     assert len(lines) == 3
     (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
     assert warning.startswith(f"warning: {where}: cannot be written (")

@@ -282,7 +282,7 @@ def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
         assert job.codes() == [0, 0]
         said = job.said()
     in_lines(said)
-    assert "metrics.jsonl: cannot be written (no permission); training continues" in said
+    assert "metrics.jsonl: cannot be written (no permission)" in said
     assert list(records.records(Workdir.open(RUN).metrics)) == []
     assert server.tokens[f"Bearer {SECRET}"] == {"tensorstore"}  # gcsfs asks Google for one first
     written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]

@@ -42,7 +42,7 @@ def test_no_name_has_two_translations() -> None:
         ("bf16", "; set compute.dtype=bfloat16"),
         ("model_name_or_path", "; did you mean init?"),
         ("resume_from_checkpoint", "; type the same command again: it resumes"),
-        ("base", "; values change those of `base`; a .py file can start from another config"),
+        ("base", "; values change those of `base`; a .py file can"),
         ("compute.fp16", "; set compute.dtype=bfloat16; float16 does not exist"),
         ("optimizer.warmup_stpes", "; did you mean optimizer.warmup_steps?"),
         ("mesh.foo", "; valid: data, fsdp, slice, tensor"),

@@ -306,7 +306,7 @@ WORD, QUERY = (
         (link_to_itself, "model.safetensors: missing; give a folder"),
         (halve, "model.safetensors: cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing; give a folder"),
-        (unfinished, "model.safetensors: missing, and a download there is not finished; download"),
+        (unfinished, "model.safetensors: missing, and a download there is not"),
         (pointer("model.safetensors"), "model.safetensors: a pointer of Git LFS; fetch it with"),
         (pointer("tokenizer.json"), "tokenizer.json: a pointer of Git LFS; fetch it with"),
     ],

@@ -114,13 +114,10 @@ def test_flags():
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (("h:1", None, None), "--coordinator without --num_processes and --process_id; give all"),
+        (("h:1", None, None), "--coordinator without --num_processes"),
         ((None, 2, 1), "--num_processes and --process_id without --coordinator"),
         (("h", 2, 1), "coordinator 'h': give HOST:PORT"),
-        (
-            ("h:1", 2, 2),
-            "--process_id=2 is out of range for --num_processes=2: give one from 0 to 1",
-        ),
+        (("h:1", 2, 2), "--process_id=2 .* --num_processes=2: give one from 0 to 1"),
         (("h:1", 2, -1), "--process_id=-1"),
     ],
 )

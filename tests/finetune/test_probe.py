@@ -155,15 +155,15 @@ def test_a_head_on_other_layers_is_not_taken(
     [
         ({"task__layers": "3"}, "config.task.layers: 3 is not from 0 (the embeddings) to 2"),
         ({"task__layers": "last"}, "config.task.layers='last'; give numbers and ranges"),
-        ({"task__join": "mean"}, "config.task.join=mean has no effect without config.task.layers"),
+        ({"task__join": "mean"}, "config.task.join=mean has no effect without"),
         ({"task__pooling": "cls"}, "config.task.pooling=cls has no effect without"),
         (
             {"task__layers": "-1", "task__pooling": "max", "task__name": "tagging"},
-            "config.task.pooling=max has no effect for tagging, whose head reads every token",
+            "config.task.pooling=max has no effect for tagging",
         ),
         (
             {"task__layers": "-1", "optimizer__layer_decay": 0.8},
-            "config.optimizer.layer_decay=0.8 has no effect with config.task.layers",
+            "config.optimizer.layer_decay=0.8 has no effect with",
         ),
     ],
 )

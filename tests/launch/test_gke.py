@@ -261,7 +261,7 @@ def test_a_job_that_has_ended_is_replaced(cluster, capfd):
 @pytest.mark.parametrize(
     ("of", "says"),
     [
-        (job("v6e-64"), "runs another command, or with other flags; end it first: bert-jax"),
+        (job("v6e-64"), "end it first: bert-jax"),
         (
             job(SLICES, workdir="gs://bucket/other"),
             "a JobSet of this name runs in gs://bucket/b1; choose another",

@@ -317,9 +317,7 @@ def test_figures_that_are_not_numbers_are_shown_as_such(config, tmp_path):
     assert "loss nan" in render(read(run))
     assert json.loads(as_json(read(run)))["train"]["loss"] is None
     add(run, "train", 26)
-    assert "training at step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(
-        read(run)
-    )
+    assert "step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(read(run))
 
 
 def test_a_failed_save_is_reported_until_one_succeeds(config, tmp_path):

@@ -276,7 +276,7 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     [
         ("gs://nowhere/store", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://bucket/nothing", "not a token store (no such bucket, or no manifest.json)"),
-        ("gs://secret/store", "cannot be read (no permission); give this machine's account access"),
+        ("gs://secret/store", "cannot be read (no permission)"),
         ("ftp9://bucket/store", "unknown protocol ftp9://"),
     ],
 )
