@@ -89,8 +89,8 @@ def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
         assert whole.tobytes() == parts.tobytes(), f"{name} differs after stopping at {stop}"
 
 
-@pytest.mark.parametrize("changes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_goes_on_where_parameters_are_split_otherwise(changes, store, tmp_path):
+@pytest.mark.slow  # by default: that a checkpoint's bits come back on any number of devices
+def test_a_run_goes_on_where_parameters_are_split_otherwise(store, tmp_path):
     config = small_config(store)
 
     def laid(shard: bool, **sizes: int) -> Config:
@@ -101,11 +101,8 @@ def test_a_run_goes_on_where_parameters_are_split_otherwise(changes, store, tmp_
     pretrain(laid(False, data=8), tmp_path / "whole")
     with pytest.raises(StoppedError):
         pretrain(laid(True, data=8), tmp_path / "parts", options=RunOptions(stop_after=3))
-    if changes == 2:
-        with pytest.raises(StoppedError):
-            pretrain(
-                laid(True, data=4, fsdp=2), tmp_path / "parts", options=RunOptions(stop_after=6)
-            )
+    with pytest.raises(StoppedError):
+        pretrain(laid(True, data=4, fsdp=2), tmp_path / "parts", options=RunOptions(stop_after=6))
     pretrain(laid(False, data=4, fsdp=2), tmp_path / "parts")
     for kind in ("train", "eval"):
         whole, parts = (read_records(tmp_path / n, kind)[-1] for n in ("whole", "parts"))
