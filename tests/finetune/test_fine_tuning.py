@@ -90,6 +90,8 @@ def test_every_example_is_in_one_batch_of_an_epoch(folder: Path, task: str) -> N
                 batch[name] = batch[name].reshape(len(batch[name]), -1)
             for row, slot in zip(*np.nonzero(_used(batch)[:, ::C]), strict=True):
                 sequences = C * slot + np.arange(C)
+                everywhere = np.arange(batch["cls_positions"].shape[1])
+                assert np.array_equal(np.atleast_1d(everywhere[batches.slots(slot)]), sequences)
                 own = [np.flatnonzero(batch["example_ids"][row] == n + 1) for n in sequences]
                 found = {
                     group: {name: batch[name][row] for name in getattr(arrays, group)}
