@@ -84,7 +84,7 @@ def test_what_is_wrong_here_is_said_before_a_bucket_is_looked_up(
         ({"shard": "3"}, "--shard=3"),
         ({"shard": "1/2", "merge": "true"}, "--shard and --merge exclude each other"),
         ({"tokenizer": f"{tmp_path}/no.json"}, f"{tmp_path}/no.json"),
-        ({"out": f"{tmp_path}/notes"}, f"{tmp_path}/notes: exists"),
+        ({"out": f"{tmp_path}/notes"}, f"{tmp_path}/notes: a file"),
         ({"out": "gs://bucket/store"}, "gs://bucket/store: write to a local path"),
     ):
         flags = [f"--{name}={value}" for name, value in (right | wrong).items() if value]
