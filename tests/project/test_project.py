@@ -89,6 +89,14 @@ def test_every_test_file_has_a_name_of_its_own() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+@pytest.mark.processes
+def test_files_of_the_repository_have_plain_names() -> None:
+    """A slip in a shell leaves a file of any name, which `git add .` takes along."""
+    words = ["git", "ls-files", "-z"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert [name for name in listed.split("\0") if not re.fullmatch(r"[\w./-]*", name)] == []
+
+
 @for_every([path for path in SOURCES if path.relative_to(ROOT).parts[0] == "tests"])
 def test_a_test_imports_tests_of_its_own_folder_alone(path: Path) -> None:
     """pytest finds others only after it has collected their folder; what is shared is support."""
