@@ -231,6 +231,8 @@ def _execute(path: Path) -> ConfigDict:
         return values_file.get_config(str(path))
     try:
         return _run(path)["get_config"]()
+    except UserError as error:  # such as of a row that the file adds
+        raise UserError(f"{path}: {error}") from error
     except Exception as error:  # user code may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: get_config() failed ({reason})") from error

@@ -69,7 +69,7 @@ class Registry(Mapping[str, Row]):
             kind = f"the class {row.__name__}" if isinstance(row, type) else type(row).__name__
             wanted = self._row_class.replace(":", ".")
             raise UserError(f"{self.what} {name!r}: add an instance of {wanted}, not {kind}")
-        if not re.fullmatch(r"\w+", name):
+        if not (isinstance(name, str) and re.fullmatch(r"\w+", name)):
             raise UserError(f"{self.what} {name!r}: give a name of letters, digits and '_' only")
         module = self._modules.get(name)
         caller = module_of(inspect.stack(0)[1].frame)
@@ -138,9 +138,10 @@ def check_rows(rows: Iterable[Mapping[str, str]]) -> None:
         else:
             missing.append(words)
     if missing:
-        raise UserError(f"this run was made with {' and '.join(missing)}; give it again")
+        again = "give it again" if len(missing) == 1 else "give them again"
+        raise UserError(f"this run was made with {', and '.join(missing)}; {again}")
     if others:
         raise UserError(
-            f"this run was made with {' and '.join(others)}; put the old file back: a changed one "
+            f"this run was made with {', and '.join(others)}; put the old file back: a changed one "
             "needs a new run"
         )

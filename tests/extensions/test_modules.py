@@ -219,6 +219,22 @@ def test_two_modules_cannot_add_one_name(folder: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_what_a_config_file_adds_wrongly_is_said_of_the_file(folder: Path, capsys):
+    write(folder, "own.py", THIRDS + CONFIG)
+    said = error(capsys, "pretrain", "--module=thirds.py", "--config=own.py", "--workdir=run")
+    assert said.startswith(f"own.py: kind of masking 'every_third' exists in {folder}/thirds.py;")
+
+
+def test_every_module_that_a_run_needs_is_named():
+    row = {"what": "kind", "module": "a.py", "sha256": "1" * 64, "key": "data.masking"}
+    rows = [row | {"row": "one"}, row | {"row": "two", "module": "b.py"}]
+    of = "--module={} (sha256 111111111111…), which defines kind '{}'"
+    named = f"{of.format('a.py', 'one')}, and {of.format('b.py', 'two')}; give them again"
+    with pytest.raises(UserError) as raised:
+        registry.check_rows(rows)
+    assert str(raised.value) == f"this run was made with {named}"
+
+
 def test_one_file_in_two_places_is_one_module(folder: Path, capsys: pytest.CaptureFixture[str]):
     """As in a bundle, where a config file and --module may bring it both."""
     write(folder, "again.py", (folder / "thirds.py").read_text())
@@ -228,7 +244,7 @@ def test_one_file_in_two_places_is_one_module(folder: Path, capsys: pytest.Captu
 
 def test_a_name_that_could_not_be_typed_is_refused():
     with without_users_rows():
-        for name in ("a/b", "a@1", "a,b", "a:b", ""):
+        for name in ("a/b", "a@1", "a,b", "a:b", "", 7):
             with pytest.raises(UserError, match="give a name of letters, digits and '_' only"):
                 MODES.add(name, MODES["token"])
         for table, name in ((tasks.KINDS, "sst2"), (sources.KINDS, "documents")):

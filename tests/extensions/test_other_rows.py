@@ -31,7 +31,7 @@ def test_an_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     for other in (words, ("evaluate", "--workdir=run")):
         line = error(capsys, *other)
         assert "made with --module=lion.py (sha256 " in line
-        assert line.endswith("which defines optimizer 'lion'; give it")
+        assert line.endswith("which defines optimizer 'lion'; give it again")
     assert command(capsys, "evaluate", "--workdir=run", "--module=lion.py")[0] == 0
 
 
@@ -59,6 +59,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     assert code == 0, said
     predict = ("predict", "--model=run", "--input=reviews", "--out=out.tsv")
     for other in (words, predict):
-        assert error(capsys, *other).endswith("which defines kind of task 'reviews'; give it")
+        line = error(capsys, *other)
+        assert line.endswith("which defines kind of task 'reviews'; give it again")
     assert command(capsys, *predict, "--module=reviews.py")[0] == 0
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 17
