@@ -51,9 +51,7 @@ def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig)
                 f"config.measures: {measure} is not in config.tasks{nearest(name, tasks)}"
             )
         try:
-            config = config_of(values, measure, model)
-            check_task(config)
-            kind_of(config.task)
+            check_task(config_of(values, measure, model))
         except UserError as error:
             raise UserError(f"config.tasks, {name!r}: {error}") from None
     if unused := sorted(tasks - {measure.removeprefix(PREFIX) for measure in measures}):

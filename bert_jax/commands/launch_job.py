@@ -52,7 +52,12 @@ def parse_command(
         )
     from bert_jax.training.resolve import read_config
 
-    return values, read_config(values, values.workdir, offline=offline)
+    config = read_config(values, values.workdir, offline=offline)
+    if name == _TASK:
+        from bert_jax.finetune.tasks.registry import check_given
+
+        check_given(config)
+    return values, config
 
 
 def make_job(

@@ -23,7 +23,7 @@ from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
-from bert_jax.finetune.tasks.registry import KINDS, kind_of
+from bert_jax.finetune.tasks.registry import KINDS, check_given, kind_of
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
@@ -253,10 +253,7 @@ def check_softmax(config: Config) -> None:
 
 def check_task(config: Config) -> None:
     """Raises UserError if a configuration is not that of a task."""
-    if not config.task.name:
-        raise UserError("config.task.name is empty; name the task, such as --config.task.name=sst2")
-    if not config.task.data:
-        raise UserError("config.task.data is empty; give the folder or the file of the task")
+    own = check_given(config)
     metrics.check_installed()
     if len(config.phases) != 1:
         raise UserError(f"config.phases: {len(config.phases)} phases; a task has one")
@@ -264,7 +261,6 @@ def check_task(config: Config) -> None:
         raise UserError(
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
-    own = kind_of(config.task)
     others = (key for kind in KINDS.values() for key in kind.own_settings)
     others = (key for key in others if key not in own.own_settings)
     check_unused(config.task, others, f"for {config.task.name}; leave it out")

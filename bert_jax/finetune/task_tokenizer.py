@@ -40,11 +40,6 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     if recorded and started and workdir.tokenizer.exists():
         return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])
     if not config.init:
-        if not config.task.tokenizer:
-            raise UserError(
-                "config.init is empty; name the model to fine-tune, or for random weights a "
-                "tokenizer: --config.task.tokenizer=…"
-            )
         return Tokenizer.load(config.task.tokenizer)
     path, _ = split_step(config.init)
     check_init(config.init)

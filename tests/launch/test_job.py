@@ -192,7 +192,8 @@ def inputs_of(backend: Any, words: Sequence[str], tmp_path: Path) -> str:
 
 
 def test_the_files_of_a_task_and_the_model_are_checked_like_a_store(tmp_path: Path) -> None:
-    words = ["finetune", f"--config.task.data={tmp_path}", f"--config.init={tmp_path}/model"]
+    given = ("task.name=rte", f"task.data={tmp_path}", f"init={tmp_path}/model")
+    words = ["finetune", *(f"--config.{each}" for each in given)]
     with pytest.raises(CheckFailedError, match=f"config.init={tmp_path}/model: not there"):
         inputs_of(DISK, words, tmp_path)
     (tmp_path / "model").mkdir()

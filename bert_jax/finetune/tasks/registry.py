@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bert_jax.config.schema import ModelConfig
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, nearest
@@ -35,6 +35,22 @@ def kind_of(task: TaskConfig) -> TaskKind:
             f"config.task.name={task.name!r}{nearest(task.name, [*glue.TASKS, *KINDS])}"
         )
     return KINDS[name]
+
+
+def check_given(config: Config) -> TaskKind:
+    """Returns the kind of the task of a run; UserError if a configuration names no task, no files
+    of one or nothing to start from."""
+    task = config.task
+    if not task.name:
+        raise UserError("config.task.name is empty; name the task, such as --config.task.name=sst2")
+    if not task.data:
+        raise UserError("config.task.data is empty; give the folder or the file of the task")
+    if not config.init and not task.tokenizer:
+        raise UserError(
+            "config.init is empty; name the model to fine-tune, or for random weights a "
+            "tokenizer: --config.task.tokenizer=…"
+        )
+    return kind_of(task)
 
 
 def kind_of_model(config: ModelConfig) -> TaskKind:
