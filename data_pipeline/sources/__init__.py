@@ -99,7 +99,7 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
     """
     head, *words = re.split(r",(?=\w+=)", text)
     name, colon, path = head.partition(":")
-    if not colon and name not in KINDS:
+    if name not in KINDS and (not colon or path.startswith("//")):
         form = format_of_name(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")

@@ -166,10 +166,11 @@ def test_the_home_folder_may_be_written_short(value, say, tmp_path, monkeypatch)
     assert "~x" in one_line(err)
 
 
-def test_a_path_without_its_kind(say, tmp_path):
-    code, _, err = build(say, tmp_path, "text/books")
+@pytest.mark.parametrize("path", ["text/books", "gs://bucket/books"])
+def test_a_path_without_its_kind(path, say, tmp_path):
+    code, _, err = build(say, tmp_path, path)
     assert code == exit_codes.FAILED
-    assert "write KIND:PATH, for example books:text/books" in one_line(err)
+    assert f"write KIND:PATH, for example books:{path}" in one_line(err)
 
 
 def test_a_run_is_not_an_export(say, tmp_path):
