@@ -4,13 +4,13 @@ A plan is a pure function of (split, PlanSpec, epoch); `plan.cache` stores it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.pairing.examples import make_examples
+from bert_jax.data_pipeline.pairing.blocks import make_blocks
 from bert_jax.data_pipeline.pairing.lengths import (
     Examples,
     Pools,
@@ -18,7 +18,8 @@ from bert_jax.data_pipeline.pairing.lengths import (
     document_tokens,
     read_only,
 )
-from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.data_pipeline.pairing.modes import PAIRS, SWAPPED
+from bert_jax.data_pipeline.pairing.pairs import make_pairs
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack
@@ -199,11 +200,7 @@ def plan_epoch(
     lengths = []
     pieces = np.int64(0)
     put("example_pieces", np.zeros(1, np.uint32))
-    for part in make_examples(
-        spec.pairing, texts, visits, pools,
-        seq_length=spec.seq_length, short_seq_prob=spec.short_seq_prob,
-        key=spec.key(epoch, PAIRING), separators=spec.separators,
-    ):  # fmt: skip
+    for part in _examples(texts, visits, pools, spec, spec.key(epoch, PAIRING)):
         put("piece_start", part.piece_start)
         put("piece_length", part.piece_length)
         put("piece_segment", part.piece_segment)
@@ -213,6 +210,22 @@ def plan_epoch(
         pieces += len(part.piece_start)
         lengths.append(_part_lengths(part, spec.seq_length))
     _put_rows(np.concatenate(lengths) if lengths else np.zeros(0), split, spec, epoch, put)
+
+
+def _examples(
+    texts: Texts, visits: np.ndarray, pools: Pools | None, spec: PlanSpec, key: np.uint64
+) -> Iterator[Examples]:
+    """Yields the examples of an epoch: pairs if `pools` is given, else blocks."""
+    if pools is not None:
+        return make_pairs(
+            texts, visits, pools, seq_length=spec.seq_length,
+            short_seq_prob=spec.short_seq_prob, key=key, swap=spec.pairing in SWAPPED,
+        )  # fmt: skip
+    return make_blocks(
+        texts, visits, seq_length=spec.seq_length, short_seq_prob=spec.short_seq_prob, key=key,
+        cross=spec.pairing == "full_sentences", drop=spec.pairing == "single",
+        sentences=spec.separators == "sentences",
+    )  # fmt: skip
 
 
 def _counted(numbers: np.ndarray) -> np.ndarray:
