@@ -1,5 +1,7 @@
 """Assembles rows of a plan into masked rows of a batch, in loops compiled by numba."""
 
+# Over 300 lines: numba compiles these loops into one program, which shares the arrays of a row.
+
 import collections
 import dataclasses
 import functools

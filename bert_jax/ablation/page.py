@@ -1,5 +1,7 @@
 """The page of an ablation's report: one self-contained HTML file."""
 
+# Over 300 lines: the sections of one page, in its order, each with what only it needs.
+
 import math
 import shlex
 from collections.abc import Mapping, Sequence

@@ -4,6 +4,8 @@ Dimensions: T texts, B rows, S positions in a row, N places for texts in a row, 
 of the joined layers (H of one, or of their mean), V vocabulary, P masks in a text.
 """
 
+# Over 300 lines: one public class, whose methods and their documentation users read together.
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

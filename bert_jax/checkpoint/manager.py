@@ -12,6 +12,8 @@ Only process 0 writes. `catalog.py` lists checkpoints, `orbax_io.py` writes and 
 `restore.py` selects the one to restore.
 """
 
+# Over 300 lines: saving, restoring and reading without a run share one form of a checkpoint.
+
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Exports a checkpoint as a folder that `transformers` and `bert_jax.load` read."""
 
+# Over 300 lines: what writes an export, and what tells one from other folders, must agree.
+
 import os
 import re
 import shutil

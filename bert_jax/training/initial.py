@@ -5,6 +5,8 @@ step is that of the run: its first batch, its learning rate and its phase are th
 as if the run had done the updates before it.
 """
 
+# Over 300 lines: what a run takes of a model, and refuses, is checked in one order.
+
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping

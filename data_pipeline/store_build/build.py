@@ -6,6 +6,8 @@ Several machines may build shards at the same time (`build_shards`); one then me
 default working folder is removed when the store is complete.
 """
 
+# Over 300 lines: one process, several machines and Beam build in one order of steps.
+
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence

@@ -1,5 +1,7 @@
 """Watches a job on queued resources: looks, does what `reconcile` says, shows where the job is."""
 
+# Over 300 lines: one class, which alone creates and deletes the machines of a job.
+
 import contextlib
 import math
 import os
