@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 
 Join = Literal["concat", "mean"]
 Pooling = Literal["mean", "cls", "max"]
+Order = Literal["strata", "shuffle"]  # of the examples, see `finetune.order`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class TaskConfig:
     evaluations: Annotated[int, Within(1, 1000)] = field(default=1, metadata=FREE)  # an epoch
     # A batch has an example of each stratum of lengths, so that all batches fill the same rows, or
     # any examples.
-    batches: Literal["strata", "shuffle"] = "strata"
+    batches: Order = "strata"
     # Step that predicts; best: by the task's metric.
     keep: Literal["last", "best"] = field(default="last", metadata=FREE)
     # Layers whose states a linear head reads, such as "-4:", with a frozen encoder; "" = the whole

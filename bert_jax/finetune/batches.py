@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.config.schema import PhaseConfig
+from bert_jax.config.task_settings import Order
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.finetune.order import Order, epoch_order, pack, spread
+from bert_jax.finetune.order import epoch_order, pack, spread
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 
 

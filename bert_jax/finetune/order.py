@@ -8,14 +8,14 @@ Every example occurs once in an epoch. `spread` then exchanges an example of the
 would need a row more than the others.
 """
 
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
+from bert_jax.config.task_settings import Order
 from bert_jax.data_pipeline.random.counter_rng import ORDER, fold_key, permute, stream_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
-Order = Literal["strata", "shuffle"]
 _USUAL: Final = 0.95  # share of the batches that need as many rows, or fewer
 
 
