@@ -224,7 +224,15 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
     assert margins.startswith("±: half of a 95 % interval")
     assert "baselines over all held-out tokens: unigram" in without
     assert ", bigram " in without
-    for heading in ("step", "phase", "MLM loss", "unigram", "NSP loss", "wiki accuracy"):
+    for heading in (
+        "step",
+        "phase",
+        "MLM loss",
+        "unigram",
+        "NSP loss",
+        "wiki accuracy",
+        "books accuracy",
+    ):
         assert heading in lines[0]
     for line, record in zip(lines[1:], added, strict=True):
         assert line.split()[:3] == [
