@@ -177,6 +177,13 @@ def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: P
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["reviews", "a.tsv"])
+def test_a_file_that_is_missing_is_one_line(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(?i)no such file") as error:
+        table.read(tmp_path / name, Columns("text", label="label"))
+    assert "\n" not in str(error.value)
+
+
 def test_a_file_of_a_spreadsheet_is_converted_from_utf_16(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes("text\tlabel\nA\tx\n".encode("utf-16"))
     with pytest.raises(UserError, match=r"row 1: not UTF-8 .* iconv -f UTF-16 -t UTF-8"):

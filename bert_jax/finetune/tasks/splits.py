@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.random.counter_rng import MIXING, permute, stream_key
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, count, nearest
 from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import open_path
@@ -66,8 +66,8 @@ def divided(
     keys = list(range(len(examples.examples)) if groups is None else groups)
     ids = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     if len(ids) < 2:
-        what = "examples" if groups is None else "texts"
-        raise UserError(f"{examples.path}: {len(ids)} {what}; a task needs at least 2")
+        found = count(len(ids), "example" if groups is None else "text")
+        raise UserError(f"{examples.path}: {found}; a task needs at least 2")
     order = permute(stream_key(0, 0, 0, MIXING), np.arange(len(ids)), len(ids))
     is_held_out = np.zeros(len(ids), bool)
     is_held_out[order[: max(1, len(ids) // _HELD_OUT)]] = True

@@ -26,6 +26,7 @@ from bert_jax.finetune.tasks.rows import (
     wrong_row,
 )
 from bert_jax.storage import json_record
+from bert_jax.storage.remote import open_path
 
 _DELIMITERS: Final = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _JSONL: Final = (".jsonl", ".ndjson")
@@ -102,8 +103,9 @@ def read_rows(
         listed = [*_table_rows(path, found, names, dropped)]
     else:
         array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
-        problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
-        raise UserError(f"{path}: {problem}{array}")
+        problem = f"not a .tsv, .csv or .jsonl file; rename it to say its format{array}"
+        missing = "no such file or folder; check the path"
+        raise UserError(f"{path}: {problem if open_path(path).exists() else missing}")
     return listed, dict(dropped)
 
 
