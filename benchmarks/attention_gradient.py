@@ -77,7 +77,7 @@ class Contender:
     """A training variant, compiled once for all seeds."""
 
     def __init__(self, store: Any, variant: str, options: argparse.Namespace):
-        from bert_jax.config.files import load
+        from bert_jax.config.config_files import load
 
         config = load("demo")
         model = dataclasses.replace(
@@ -107,7 +107,7 @@ class Contender:
     def start(self) -> Any:
         """A function from a PRNG key to the initial parameters, the same for all variants."""
         from bert_jax.objectives import pretraining_model
-        from bert_jax.objectives.registry import chosen
+        from bert_jax.objectives.known_objectives import chosen
 
         config = self.config
         model, compute = config.model, dataclasses.replace(config.compute, dtype="float32")
@@ -122,7 +122,7 @@ class Contender:
         from bert_jax.ops.attention import xla
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches
-        from bert_jax.training.held_out import HeldOut
+        from bert_jax.training.evaluation_pass import HeldOut
         from bert_jax.training.step import make_step_functions
 
         (phase,) = self.config.phases

@@ -31,7 +31,7 @@ import plan
 import tokenizers
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source

@@ -238,9 +238,9 @@ def measure(
     from corpus import small_store
     from processes import config_file
 
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.metrics import records as metrics
+    from bert_jax.metrics import run_records as metrics
     from bert_jax.workdir.layout import Workdir
 
     store = folder / "costs"

@@ -239,7 +239,7 @@ def read_predictions(task: Task, path: Path) -> np.ndarray:
 def read_held_out(task: Task) -> tuple[Any, np.ndarray]:
     """Returns the held-out examples and their labels."""
     from bert_jax.config.task_settings import TaskConfig
-    from bert_jax.finetune.tasks.registry import kind_of
+    from bert_jax.finetune.tasks.task_kinds import kind_of
 
     values = dict(word.removeprefix("--config.task.").split("=", 1) for word in task.train)
     config = TaskConfig(**values)

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def config_of(data: str, task: str) -> Any:
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     changes = {
         "task.name": task,
@@ -103,8 +103,8 @@ def prepare(options: argparse.Namespace, task: str, folder: Path) -> None:
 
     from bert_jax.convert.hf_config import to_config_json
     from bert_jax.convert.weights import to_transformers
+    from bert_jax.objectives.known_objectives import learned_by
     from bert_jax.objectives.pretraining_model import init_params
-    from bert_jax.objectives.registry import learned_by
 
     config, data = open_data(config_of(options.data, task))
     encoded, labels = data.train.prepared.encoded, np.array(data.train.labels)

@@ -27,7 +27,7 @@ from typing import Any
 
 import harness
 
-from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.errors import UserError
 
 POSITIONS = 32_768  # per batch
@@ -181,7 +181,7 @@ def print_needs(measured: dict[int, Rates]) -> None:
 
 def flops(model: str, length: int, slots: int) -> float:
     """Returns the FLOPs of a training step per position of a padded row."""
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
     from bert_jax.metrics.flops import step_flops
 
     phase = dataclasses.replace(
@@ -210,7 +210,7 @@ class Maker:
     def __init__(self, store: Any, length: int, options: argparse.Namespace):
         import jax
 
-        from bert_jax.config.files import load
+        from bert_jax.config.config_files import load
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches

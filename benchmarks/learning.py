@@ -130,7 +130,7 @@ def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
 
 def config_of(options: argparse.Namespace, changes: dict[str, dict[str, Any]]) -> Any:
     """Returns the config on the store, with changes; its rate falls to zero after `STEPS` steps."""
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
     from bert_jax.data_pipeline.store.store import open_store
 
     config, store = load(options.config), open_store(options.store, verify=False)
@@ -187,7 +187,7 @@ class Ours:
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.runtime import cpu
         from bert_jax.training.batches import phase_batches
-        from bert_jax.training.held_out import HeldOut
+        from bert_jax.training.evaluation_pass import HeldOut
         from bert_jax.training.step import make_step_functions
 
         cpu.use_cpu_devices(THREADS)
@@ -230,7 +230,7 @@ class Peer:
         from bert_jax.data_pipeline.batch import prefetch
         from bert_jax.data_pipeline.store.store import open_store
         from bert_jax.training.batches import held_out_config, phase_batches
-        from bert_jax.training.held_out import HeldOut
+        from bert_jax.training.evaluation_pass import HeldOut
 
         torch.set_num_threads(THREADS)
         start = {"model": {"initializer": "published", "initializer_range": run.spread}}

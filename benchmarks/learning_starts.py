@@ -23,8 +23,8 @@ def write(start: str, config: Any, store: Any, folder: Path) -> None:
     import jax
 
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+    from bert_jax.objectives.known_objectives import chosen
     from bert_jax.objectives.pretraining_model import init_params
-    from bert_jax.objectives.registry import chosen
     from bert_jax.publish.export import export
     from bert_jax.publish.model_card import Card
 

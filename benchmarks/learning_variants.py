@@ -179,7 +179,7 @@ def with_model(
     """Returns the changes with the name of a start replaced by a model that has it."""
     import learning_starts
 
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
     from bert_jax.data_pipeline.store.store import open_store
 
     names = [change for change in changes if change.startswith(INIT)]

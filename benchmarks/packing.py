@@ -62,7 +62,7 @@ class Contender:
     """A model that trains on packed or on padded rows."""
 
     def __init__(self, store, pairing: str, length: int, examples: int):
-        from bert_jax.config.files import load
+        from bert_jax.config.config_files import load
         from bert_jax.training.batches import phase_batches
 
         config = load("wiki_books_small")

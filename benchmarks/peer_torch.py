@@ -42,8 +42,8 @@ def write_start(config: Any, pad_token_id: int, folder: Path) -> None:
 
     from bert_jax.convert.hf_config import to_config_json
     from bert_jax.convert.weights import to_transformers
+    from bert_jax.objectives.known_objectives import chosen
     from bert_jax.objectives.pretraining_model import init_params
-    from bert_jax.objectives.registry import chosen
 
     key = jax.random.key(config.seed)
     params = init_params(config.model, config.compute, chosen(config.data), key)

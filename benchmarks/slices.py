@@ -21,7 +21,7 @@ from typing import Any
 
 import harness
 
-from bert_jax.config.files import shipped
+from bert_jax.config.config_files import shipped
 from bert_jax.errors import UserError, nearest
 from bert_jax.hardware import slices
 

@@ -55,7 +55,7 @@ def config_of(words: str, store: Any) -> Any:
     """Returns a config on the store; values are read as YAML."""
     import yaml
 
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     name, *changes = words.split(",")
     values = {key: yaml.safe_load(value) for key, _, value in (c.partition("=") for c in changes)}

@@ -257,7 +257,7 @@ def compiled(job: Job) -> dict[str, Any]:
 
 def config_of(row: Row, devices: int, job: Job) -> Any:
     """Returns the shipped config with the row's shapes."""
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     config = load(row.model)
     layers = job["layers"] or config.model.num_hidden_layers

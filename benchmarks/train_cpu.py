@@ -65,7 +65,7 @@ def main() -> None:
 
 def config_of(model: str) -> Any:
     """Returns the shipped config with the shared settings: float32, dropout, AdamW."""
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     config = peer_torch.same_recipe(load(MODELS[model]))
     return dataclasses.replace(

@@ -166,7 +166,7 @@ def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[
 
 def config_of(case: Case, attention_dropout: float, packed: bool) -> Any:
     """Returns the shipped config with the settings that both sides share."""
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     config = peer_torch.same_recipe(load(case.model))
     return dataclasses.replace(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.api.model import load as load_model
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
 from bert_jax.errors import UserError, count
 from bert_jax.metrics import goodput
-from bert_jax.metrics import records as metrics
+from bert_jax.metrics import run_records as metrics
 from bert_jax.publish.export import run_export
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
@@ -224,7 +224,7 @@ def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]])
 
 def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[str, str]]) -> None:
     run = Workdir.open(workdir / "run")
-    about, records = description.read(run), [*metrics.records(run.metrics)]
+    about, records = description.read_description(run), [*metrics.records(run.metrics)]
     config, spent = from_dict(about["config"], Config), goodput.account(records)
     (source,) = store.manifest["sources"]
     text = _read_claim(workdir / _CLAIM)["text"]

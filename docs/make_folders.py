@@ -6,7 +6,7 @@ python docs/make_folders.py
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.convert.folders import files, model_keys, sentence_keys, tokenizer_keys
+from bert_jax.convert.folders import file_names, model_keys, sentence_keys, tokenizer_keys
 from bert_jax.data_pipeline.folders import datasets
 from bert_jax.data_pipeline.folders.table import REFUSED, Entry
 
@@ -30,7 +30,7 @@ A key that is in no table is named in the log. A file `*.json` in no table, and 
 `config.json` that nothing names, are refused: they may change what the model is.
 """
 _TABLES: Sequence[tuple[str, Sequence[Entry]]] = (
-    ("Files of transformers and sentence-transformers", files.FILES),
+    ("Files of transformers and sentence-transformers", file_names.FILES),
     ("`config.json`", model_keys.CONFIG_KEYS),
     ("`tokenizer_config.json`", tokenizer_keys.TOKENIZER_KEYS),
     ("`special_tokens_map.json`", tokenizer_keys.SPECIAL_TOKENS_KEYS),
@@ -43,7 +43,7 @@ _TABLES: Sequence[tuple[str, Sequence[Entry]]] = (
     ("`2_Dropout/config.json`", sentence_keys.DROPOUT_KEYS),
     ("`sentence_bert_config.json`", sentence_keys.ENCODER_KEYS),
     ("`config_sentence_transformers.json`", sentence_keys.SENTENCE_TRANSFORMERS_KEYS),
-    ("Files of google-research/bert", files.GOOGLE_FILES),
+    ("Files of google-research/bert", file_names.GOOGLE_FILES),
     ("`bert_config.json`", model_keys.GOOGLE_KEYS),
     ("A dataset that `datasets` saved to disk", datasets.DATASET_FILES),
     ("`state.json`", datasets.STATE_KEYS),

@@ -33,7 +33,7 @@ from runs import complete_steps, list_quarantined
 
 from bert_jax.config.schema import Config
 from bert_jax.exit_codes import DONE, LOST, STOPPED
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.workdir.layout import Workdir
 
 KINDS = {"SIGKILL": 6, "SIGTERM": 2, "SIGSTOP": 1, "bit flip": 1}  # how often, of ten
@@ -217,7 +217,7 @@ class Soak:
         )
 
     def _records(self) -> list[dict[str, Any]]:
-        return list(records.records(Workdir.open(self.workdir).metrics))
+        return list(run_records.records(Workdir.open(self.workdir).metrics))
 
     def _starts(self) -> list[int]:
         """The steps that attempts went on from."""

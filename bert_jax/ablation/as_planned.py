@@ -55,7 +55,7 @@ class RunRecord:
     @classmethod
     def read(cls, own: Workdir) -> "RunRecord":
         try:
-            known = description.read(own) if description.has_config_json(own) else None
+            known = description.read_description(own) if description.has_config_json(own) else None
         except UserError:
             known = {}
         return cls(own, known, list(_checkpoints(own)))

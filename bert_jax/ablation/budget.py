@@ -13,7 +13,7 @@ from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.stores import Stores
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.metrics.flops import step_flops
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.layout import Workdir
@@ -168,12 +168,12 @@ def measured(workdir: Workdir, run: Run, planned: Budget) -> tuple[Budget, bool]
     those of every `log_every_steps` to the last. Positions and FLOPs follow from the
     configuration. Without records all is as planned.
     """
-    skipped = len(records.read(workdir.metrics, "skipped"))
+    skipped = len(run_records.read_records(workdir.metrics, "skipped"))
     steps = tokens = 0.0
     whole = 0  # steps
-    for length, record in _intervals(records.read(workdir.metrics, "train")):
+    for length, record in _intervals(run_records.read_records(workdir.metrics, "train")):
         phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
-        if records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
+        if run_records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
             steps += length
             tokens += length * phase.batch_size * phase.row_tokens * (1 - padding)
             whole += length if length <= run.config.log_every_steps else 0

@@ -9,7 +9,7 @@ from bert_jax.ablation import statistics
 from bert_jax.ablation.measured import Measured, judged, own_objectives
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.statistics import FEWEST_DOCUMENTS, Difference
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.training.eval_setting import OWN
 
 

@@ -16,9 +16,9 @@ from bert_jax.ablation import as_planned
 from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.tasks import is_task
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.training.eval_setting import OWN
 from bert_jax.training.per_example import PerExample
 
@@ -132,7 +132,7 @@ def _beyond(sums: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 def _is_outside(value: float | None, most: float) -> bool:
     """Returns whether a mean is a number that is not from 0 to `most`."""
-    return records.is_finite(value) and not -_ROUNDING <= value <= most + _ROUNDING
+    return run_records.is_finite(value) and not -_ROUNDING <= value <= most + _ROUNDING
 
 
 def _is_number(value: Any) -> bool:

@@ -15,9 +15,9 @@ from bert_jax.ablation.statistics import Difference
 from bert_jax.ablation.tasks import is_task, settings_of
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.reporting import plots
 from bert_jax.reporting.html import Page
 from bert_jax.runtime.program import program
@@ -185,9 +185,9 @@ def _add_curves(page: Page, results: Results) -> None:
         by_step: dict[int, list[float]] = {}
         for each in results.of(variant.name).values():
             path = results.workdir.run(each.run).metrics
-            for each_eval in records.read(path, "eval"):
+            for each_eval in run_records.read_records(path, "eval"):
                 loss = each_eval.get(f"{MASKED_LM.name}/loss")
-                if records.is_finite(loss):
+                if run_records.is_finite(loss):
                     by_step.setdefault(each_eval["step"], []).append(loss)
         if by_step:
             steps = sorted(by_step)

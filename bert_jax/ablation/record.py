@@ -30,8 +30,8 @@ from bert_jax.errors import UserError
 from bert_jax.extensions.registry import check_rows, used_rows
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import sha256
-from bert_jax.storage.files import read_bytes
 from bert_jax.storage.outputs import OutputKind, check_output
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.storage.remote import put, storage_errors
 
@@ -83,7 +83,7 @@ def _is_ablation(folder: epath.Path) -> bool:
     if not own.record.exists():
         names = (path.name for path in folder.iterdir())
         return all(n == own.runs.name or n.startswith(f".{own.record.name}.") for n in names)
-    read(own)
+    read_record(own)
     return True
 
 
@@ -100,7 +100,7 @@ def claim(workdir: AblationDir, ablation: Ablation) -> None:
     stores_ = {variant.config.data.store for variant in ablation.variants}
     check_output(workdir.path, ABLATION, inputs=[ablation.values.store, *stores_])
     new, path = describe(ablation), workdir.record
-    old = read(workdir) if path.exists() else {}
+    old = read_record(workdir) if path.exists() else {}
     if old:
         _check_same(workdir, old, new)
     before = list(old.get("seeds", ()))
@@ -124,7 +124,7 @@ def note_report(workdir: AblationDir, measured: Sequence[int]) -> None:
 
     measured: seeds of which a variant can be compared with the reference.
     """
-    found = read(workdir)
+    found = read_record(workdir)
     reports, seeds = list(found.get("reports", ())), ",".join(map(str, measured))
     is_first = "first_report" not in found
     is_new = bool(seeds) and (not reports or reports[-1]["seeds"] != seeds)
@@ -222,7 +222,7 @@ _CONFIG: Final = {
 _STORE: Final = dict.fromkeys(("train", "held_out", "tokenizer"), json_record.text)
 
 
-def read(workdir: AblationDir) -> dict[str, Any]:
+def read_record(workdir: AblationDir) -> dict[str, Any]:
     """Returns what the workdir of an ablation records; UserError if it is none."""
     path = workdir.record
     if not path.exists():
@@ -231,7 +231,9 @@ def read(workdir: AblationDir) -> dict[str, Any]:
         )
     try:
         with storage_errors(path):
-            values: dict[str, Any] = json_record.read(path, {"config": _CONFIG, "store": _STORE})
+            values: dict[str, Any] = json_record.read_json(
+                path, {"config": _CONFIG, "store": _STORE}
+            )
         _check_form(values)
         check_rows(values.get("modules", ()))
     except UserError:

@@ -29,7 +29,7 @@ from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.state import RunState, Values
 from bert_jax.ablation.statistics import Difference, Verdict
 from bert_jax.ablation.tasks import is_task
-from bert_jax.metrics import goodput, records
+from bert_jax.metrics import goodput, run_records
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.training.eval_setting import OWN
@@ -141,7 +141,7 @@ class Results:
         """Returns the mean of a metric over the seeds of a variant; None without a run, or where
         a run has no such number."""
         own = [each.metrics[form].get(key) for each in self.of(variant).values()]
-        found = [value for value in own if records.is_finite(value)]
+        found = [value for value in own if run_records.is_finite(value)]
         return float(np.mean(found)) if found and len(found) == len(own) else None
 
     @functools.cached_property
@@ -212,7 +212,7 @@ class Results:
 
 def _wall_seconds(workdir: Workdir) -> float:
     """Returns the time from the first start of a run to its last record."""
-    return goodput.account(list(records.records(workdir.metrics))).wall
+    return goodput.account(list(run_records.records(workdir.metrics))).wall
 
 
 def _difference(
@@ -241,7 +241,7 @@ def _difference(
     return statistics.compare(sums, statistics.by_document(count, documents, len(kept)))
 
 
-def read(
+def read_results(
     ablation: Ablation,
     workdir: AblationDir,
     runs: Sequence[Run],

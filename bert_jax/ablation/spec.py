@@ -12,7 +12,7 @@ from bert_jax.ablation import tasks
 from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
-from bert_jax.config.files import load_values, values_of
+from bert_jax.config.config_files import load_values, values_of
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
@@ -89,7 +89,7 @@ class Ablation:
         return measure if ":" in measure or is_task(measure) else f"{measure}:{self.length}"
 
 
-def read(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Ablation:
+def parse_ablation(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Ablation:
     """Returns the ablation with the values of its file.
 
     Args:

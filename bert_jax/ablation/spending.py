@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
-from bert_jax.metrics import goodput, records
+from bert_jax.metrics import goodput, run_records
 from bert_jax.storage import json_record
 
 
@@ -26,13 +26,13 @@ class Spending:
         return self.wall_seconds + self.evaluation_seconds
 
 
-def read(results: Results) -> dict[str, Spending]:
+def spending_of(results: Results) -> dict[str, Spending]:
     """Returns what each measured run spent, by its name."""
     return {name: _of(results, each) for name, each in results.measured.items()}
 
 
 def _of(results: Results, each: Measured) -> Spending:
-    written = list(records.records(results.workdir.run(each.run).metrics))
+    written = list(run_records.records(results.workdir.run(each.run).metrics))
     spent = goodput.account(written)
     return Spending(
         wall_seconds=spent.wall,

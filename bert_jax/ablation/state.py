@@ -11,13 +11,13 @@ from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.spec import Run
 from bert_jax.checkpoint import catalog
 from bert_jax.exit_codes import NUMBERS
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.training import per_example
 from bert_jax.training.eval_setting import OWN
 from bert_jax.training.per_example import DamagedValuesError, PerExample
 from bert_jax.workdir.layout import Workdir
 
-Values = tuple[dict[str, PerExample], dict[str, Any]]  # see `per_example.read`
+Values = tuple[dict[str, PerExample], dict[str, Any]]  # see `per_example.read_losses`
 State = Literal["waiting", "trained", "text", "diverged", "damaged", "measured"]
 
 
@@ -41,7 +41,7 @@ def state_of(workdir: AblationDir, run: Run, measures: Mapping[str, str]) -> Run
     steps = catalog.complete_steps(own.checkpoints)
     step = max(steps, default=0)
     if step < run.config.total_steps:
-        ended = [r for r in records.records(own.metrics) if r["kind"] in ("stopped", "start")]
+        ended = [r for r in run_records.records(own.metrics) if r["kind"] in ("stopped", "start")]
         if ended and ended[-1].get("code") == NUMBERS:
             return RunState("diverged", step, str(ended[-1].get("reason", "")))
         return RunState("waiting", step)
@@ -62,9 +62,9 @@ def state_of(workdir: AblationDir, run: Run, measures: Mapping[str, str]) -> Run
 
 
 def values_in(path: epath.Path) -> Values:
-    """Reads a file of held-out values, see `per_example.read`; its error says the remedy."""
+    """Reads a file of held-out values, see `per_example.read_losses`; its error says the remedy."""
     try:
-        return per_example.read(path)
+        return per_example.read_losses(path)
     except DamagedValuesError as error:
         remedy = "delete it, and `bert-jax ablate run` measures the run again"
         raise DamagedValuesError(f"{error}; {remedy}") from error

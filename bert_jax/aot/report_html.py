@@ -1,7 +1,7 @@
 """The page of `bert-jax compile --html`: plots and tables of a step's memory and time."""
 
 from bert_jax.aot import report_sections
-from bert_jax.aot.report import Report
+from bert_jax.aot.compile_report import Report
 from bert_jax.reporting import sections
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.run_facts import model_facts, now

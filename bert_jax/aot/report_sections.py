@@ -3,10 +3,10 @@
 import functools
 from collections.abc import Iterator
 
+from bert_jax.aot.compile_report import PhaseReport, Report
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.hlo.sources import code
-from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.errors import count
 from bert_jax.hardware.slices import Slice
 from bert_jax.reporting.plots import stacked_bar, stacked_bars

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bert_jax.aot import topology
+from bert_jax.aot.compile_report import PhaseReport, phase_report
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
-from bert_jax.aot.report import PhaseReport, phase_report
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError

@@ -163,7 +163,7 @@ def _claim(parts: Path, identity: str) -> None:
     now = json.loads(identity)
     try:
         with storage_errors(settings, "cannot be read", f"; delete {parts}"):
-            before = json_record.read(settings, dict)
+            before = json_record.read_json(settings, dict)
     except ValueError as error:
         raise UserError(f"{settings}: {error}; delete {parts}") from None
     if before != now:

@@ -27,14 +27,14 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
-from bert_jax.finetune.tasks.examples import Question, Words
+from bert_jax.finetune.tasks.labeled_examples import Question, Words
 from bert_jax.finetune.tasks.multiple_choice import Choices
 from bert_jax.finetune.tasks.qa import Answers
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.model.layer_states import Layers, parse_layers
+from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import with_heads
 from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 

@@ -25,7 +25,7 @@ from bert_jax.errors import StorageError
 from bert_jax.runtime.log import logger
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import (
     STORAGE_RETRIES,
     is_remote,

@@ -44,8 +44,8 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
 from bert_jax.distributed.peers import ProcessGroup, single_process_group
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import learned_by
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.retry import RetryPolicy, retry
@@ -342,7 +342,7 @@ def load_params(
 
 def known_run(workdir: Workdir) -> dict[str, Any] | None:
     """Returns the description of the run in a workdir; None if its config.json is lost."""
-    return description.read(workdir) if description.has_config_json(workdir) else None
+    return description.read_description(workdir) if description.has_config_json(workdir) else None
 
 
 def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) -> dict[str, Any]:

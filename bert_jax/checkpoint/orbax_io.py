@@ -61,7 +61,7 @@ def write(folder: epath.Path, items: Mapping[str, Any], meta: Mapping[str, Any])
         _sibling(folder, _UNFINISHED).unlink()
 
 
-def read(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
+def read_arrays(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
     """Reads items of a checkpoint as trees of NumPy arrays, with shapes and dtypes of `likes`.
 
     Raises:

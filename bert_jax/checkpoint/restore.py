@@ -211,7 +211,9 @@ def read_verified(
 
 def _read(folder: epath.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     # Orbax and TensorStore raise many errors, none of them documented.
-    return retry_read(folder, lambda: orbax_io.read(folder, wanted), "its arrays cannot be read")
+    return retry_read(
+        folder, lambda: orbax_io.read_arrays(folder, wanted), "its arrays cannot be read"
+    )
 
 
 def _check_shapes(

@@ -13,7 +13,7 @@ from bert_jax.errors import UsageError, UserError, count
 
 
 def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
 
     define_config(values, words, ablation=True)
     define_output(values, "workdir", "folder of the ablation", ablation_folder)
@@ -38,7 +38,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     from bert_jax.config.serialization import plain
     from bert_jax.extensions.registry import added
 
-    ablation = spec.read(plain(values.config))
+    ablation = spec.parse_ablation(plain(values.config))
     paths = [*map(os.path.abspath, values.module), *(each.path for each in added())]
     modules = [f"--module={path}" for path in dict.fromkeys(paths) if path]
     workdir = AblationDir.open(values.workdir)
@@ -53,8 +53,8 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
         return 0
     if values.plan:
         exists = workdir.record.exists()
-        known = record.read(workdir) if exists else record.describe(ablation)
-        print(plan.text(runs, results.read(ablation, workdir, runs, spent, known)))
+        known = record.read_record(workdir) if exists else record.describe(ablation)
+        print(plan.text(runs, results.read_results(ablation, workdir, runs, spent, known)))
         return 0
     record.note_command(workdir, typed(values))
     options = [*modules, *([f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else [])]
@@ -80,25 +80,25 @@ def typed(values: flags.FlagValues) -> str:
 
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax.ablation import budget, record, report, results, sentences, spec
+    from bert_jax.ablation import budget, record, report_files, results, sentences, spec
     from bert_jax.ablation.layout import AblationDir
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
 
     workdir = AblationDir.open(values.workdir)
-    recorded = record.read(workdir)
+    recorded = record.read_record(workdir)
     base = record.base_of(workdir, recorded)
-    ablation = spec.read(to_dict(record.values_of(recorded)), base)
+    ablation = spec.parse_ablation(to_dict(record.values_of(recorded)), base)
     opened = open_stores(ablation.variants)
     ablation, spent = budget.equalize_budgets(ablation, opened)
-    found = results.read(ablation, workdir, spec.runs(ablation), spent, recorded)
+    found = results.read_results(ablation, workdir, spec.runs(ablation), spent, recorded)
     if not found.measured and found.unplanned:
         raise UserError(f"{workdir}: no run can be compared. {' '.join(sentences.excluded(found))}")
     if not found.measured:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
         )
-    report.write(found, opened)
+    report_files.write(found, opened)
 
 
 COMMANDS = {

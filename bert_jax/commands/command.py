@@ -36,7 +36,7 @@ def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, li
     if command.takes_modules and any(word.startswith(("--module", "-module")) for word in words):
         words = _with_modules(words)
     if not command.starts and any(word.startswith("--config") for word in words):
-        from bert_jax.config.files import with_paths
+        from bert_jax.config.config_files import with_paths
 
         words = with_paths(words, ablation=command.takes_ablation)
     define_flags(command, values, words)
@@ -56,7 +56,7 @@ def define_flags(command: Command, values: flags.FlagValues, words: Sequence[str
 
 def _with_modules(words: Sequence[str]) -> list[str]:
     """Executes the modules that words name; returns the words, with each as one."""
-    from bert_jax.config.files import joined
+    from bert_jax.config.config_files import joined
     from bert_jax.extensions.modules import load
 
     words = joined(words)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
 
     define_config(values, words)
     topology = (
@@ -46,7 +46,7 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
 
 
 def _compile(values: flags.FlagValues) -> int | None:
-    from bert_jax.config.files import read_config
+    from bert_jax.config.config_files import read_config
 
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
@@ -73,14 +73,14 @@ def _model_of(init: str) -> "ModelConfig | None":
 def _report(
     values: flags.FlagValues, config: "Config", tpu_slice: "Slice", phases: list[int]
 ) -> int | None:
-    from bert_jax.aot import report, report_html, report_sections
-    from bert_jax.config.files import path_of, words_of
+    from bert_jax.aot import compile_report, report_html, report_sections
+    from bert_jax.config.config_files import path_of, words_of
     from bert_jax.runtime.console import working
 
-    result = report.make(path_of(values).stem, config, tpu_slice, phases, working)
+    result = compile_report.make(path_of(values).stem, config, tpu_slice, phases, working)
     if values.html:
         report_html.save(result, values.html, words_of(values))
-    _print_result(report.as_dict(result) if values.json else report_sections.render(result))
+    _print_result(compile_report.as_dict(result) if values.json else report_sections.render(result))
     return None if result.fits else FAILED
 
 
@@ -92,7 +92,7 @@ def _sweep(
     also: dict[str, list[Any]],
 ) -> int | None:
     from bert_jax.aot import sweep, sweep_text
-    from bert_jax.config.files import path_of
+    from bert_jax.config.config_files import path_of
     from bert_jax.runtime.console import working
 
     result = sweep.Search(
@@ -108,7 +108,7 @@ def _print_result(text: str | dict[str, Any]) -> None:
     if isinstance(text, dict):
         import json
 
-        from bert_jax.metrics.records import strict
+        from bert_jax.metrics.run_records import strict
 
         text = json.dumps(strict(text), allow_nan=False)
     print(text)
@@ -135,7 +135,7 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
 
 
 def _slice(values: flags.FlagValues) -> "Slice":
-    from bert_jax.config.files import path_of, slice_of
+    from bert_jax.config.config_files import path_of, slice_of
     from bert_jax.hardware import slices
 
     name = values.topology or slice_of(path_of(values))

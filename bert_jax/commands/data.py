@@ -168,7 +168,7 @@ def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
 
     _define_store(values)
     define_config(values, words, default="base")
@@ -180,7 +180,7 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
-    from bert_jax.config.files import words_of
+    from bert_jax.config.config_files import words_of
     from bert_jax.reporting.dataset import inspect
     from bert_jax.training.resolve import read_config
 
@@ -196,7 +196,7 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _define_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
     from bert_jax.data_pipeline.export.formats import EXTRAS
 
     _define_store(values)
@@ -211,7 +211,7 @@ def _define_export_examples(values: flags.FlagValues, words: Sequence[str]) -> N
 
 def _run_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store", "out")
-    from bert_jax.training.examples import export_examples
+    from bert_jax.training.export_examples import export_examples
     from bert_jax.training.resolve import read_config
 
     export_examples(

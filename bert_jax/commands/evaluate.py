@@ -13,7 +13,7 @@ _OF_TEXT = ("best", "store", "batches", "pairing", "masking", "form")  # not for
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.data_pipeline.masking.settings import MODES as MASKING
+    from bert_jax.data_pipeline.masking.masking_settings import MODES as MASKING
     from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
     workdir = "folder of a pretraining run; with --per_example also of a fine-tuned one"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
 
     define_config(values, words, default="glue")
     define_run(values, task_runs)

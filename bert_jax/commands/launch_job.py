@@ -54,7 +54,7 @@ def parse_command(
 
     config = read_config(values, values.workdir, offline=offline)
     if name == _TASK:
-        from bert_jax.finetune.tasks.registry import check_given
+        from bert_jax.finetune.tasks.task_kinds import check_given
 
         check_given(config)
     return values, config
@@ -71,7 +71,7 @@ def make_job(
 
     trainer: the parsed flags of its command. config: the configuration that these give.
     """
-    from bert_jax.config.files import joined, path_of
+    from bert_jax.config.config_files import joined, path_of
     from bert_jax.config.shipped import shipped
     from bert_jax.launch import bundle, job
     from bert_jax.runtime.versions import version

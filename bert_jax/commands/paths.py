@@ -104,7 +104,7 @@ def inputs_of(values: flags.FlagValues) -> Iterator[str]:
                 for path in map(str, _inputs[flag](value, values)):
                     yield from inputs_of_model(path)
     if "config" in values and values["config"].value is not None:
-        from bert_jax.config.files import path_of
+        from bert_jax.config.config_files import path_of
         from bert_jax.config.serialization import plain
 
         yield str(path_of(values))

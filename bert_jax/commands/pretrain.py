@@ -18,7 +18,7 @@ from bert_jax.commands.run_flags import (
 
 
 def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.files import define_config
+    from bert_jax.config.config_files import define_config
 
     define_config(values, words)
     define_run(values, run)

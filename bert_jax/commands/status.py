@@ -20,7 +20,7 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.reporting import status, status_text
     from bert_jax.runtime.log import plain
 
-    run = status.read(values.workdir)
+    run = status.read_status(values.workdir)
     print(status.as_json(run) if values.json else plain(status_text.render(run)))
     if values.html:
         from bert_jax.reporting.status_page import write_page

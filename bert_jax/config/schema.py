@@ -24,9 +24,9 @@ from bert_jax.config.on_resume import FIXED, FREE, ROUNDS
 from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
-from bert_jax.data_pipeline.plan.settings import PlanSettings
+from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
 from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 from bert_jax.errors import UserError
 

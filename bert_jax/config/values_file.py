@@ -15,7 +15,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.reader_errors import YAML_ERRORS, reader_errors
 from bert_jax.storage.remote import storage_errors
 

@@ -19,7 +19,7 @@ def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | Non
     if not values.get("task.name"):
         return _of_store(values.get("data.store"), offline=offline)
     tokenizer = values.get("task.tokenizer")
-    from bert_jax.storage.files import path_of
+    from bert_jax.storage.read_files import path_of
     from bert_jax.storage.remote import is_remote, storage_errors
 
     if not isinstance(tokenizer, str) or (offline and is_remote(tokenizer)):

@@ -14,8 +14,8 @@ from typing import Any, Final
 import tokenizers
 from tokenizers import AddedToken
 
-from bert_jax.convert.files import Sums, read_json
 from bert_jax.convert.folders.tokenizer_keys import NAMED_TOKENS, SPECIAL_TOKENS_KEYS
+from bert_jax.convert.model_files import Sums, read_json
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.json_file import library_errors

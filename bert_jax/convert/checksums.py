@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.storage.digest import file_digest
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import storage_errors
 from bert_jax.storage.versions import hashed
 
@@ -25,7 +25,7 @@ def render(folder: Path, names: Iterable[str]) -> str:
     return "".join(f"{file_digest(folder / name)}  {name}\n" for name in sorted(names))
 
 
-def read(folder: Path) -> dict[str, str] | None:
+def read_checksums(folder: Path) -> dict[str, str] | None:
     """File name -> sha256; None if the folder has no SHA256SUMS, as from other programs. UserError
     if it cannot be read, or is not in the format of an export."""
     file = folder / SUMS

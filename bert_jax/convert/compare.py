@@ -20,13 +20,13 @@ from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig, probe_of
 from bert_jax.convert.sources import ReadModel
 from bert_jax.convert.weights import groups_in, title
-from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
+from bert_jax.data_pipeline.masking.masking_settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined
+from bert_jax.objectives.known_objectives import OBJECTIVES, task_of, with_heads
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare
-from bert_jax.objectives.registry import OBJECTIVES, task_of, with_heads
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.local_devices import power_of_two
 

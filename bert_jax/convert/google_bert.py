@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.convert.files import check_links, read_json
-from bert_jax.convert.folders.files import GOOGLE_FILES
+from bert_jax.convert.folders.file_names import GOOGLE_FILES
 from bert_jax.convert.folders.model_keys import GOOGLE_KEYS
 from bert_jax.convert.hf_config import from_config_json
+from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.stored_tokenizer import say_casing
 from bert_jax.convert.tensorflow.checkpoint import Entry, LazyTensor, TensorFlowCheckpoint

@@ -11,8 +11,8 @@ from bert_jax.config.serialization import from_dict
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.layouts.bert import BERT
+from bert_jax.convert.layouts.known_layouts import BY_TYPE, find_layout
 from bert_jax.convert.layouts.layout import Layout
-from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
 from bert_jax.convert.task_heads import head_json, kept_settings, read_head, task_of_class
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.folders.table import Entry

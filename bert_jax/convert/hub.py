@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bert_jax.convert.folders.files import FILES
+from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.weight_files import (
     PART,
     PYTORCH,

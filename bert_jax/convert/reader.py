@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
-from bert_jax.convert.files import check_links, read_json
-from bert_jax.convert.folders.files import FILES
+from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
+from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.convert.sentence_encoder import (
     SentenceEncoder,
     read_parts,
@@ -68,7 +68,7 @@ def read_folder(path: Path) -> StoredModel:
             f"bert-jax pretrain --config.data.store={path} --workdir=…"
         )
     check_links(path)
-    sums = checksums.read(path)
+    sums = checksums.read_checksums(path)
     parts = read_parts(path, sums)
     check_files(path, FILES, {part.folder for part in parts})
     place = parts[0].folder if parts else ""

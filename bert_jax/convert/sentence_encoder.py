@@ -25,7 +25,6 @@ from bert_jax.config.sentence_parts import (
     Pooling,
 )
 from bert_jax.convert.checksums import below
-from bert_jax.convert.files import Sums, check_links, read_json, read_value
 from bert_jax.convert.folders.sentence_keys import (
     DENSE_FILES,
     DENSE_KEYS,
@@ -37,6 +36,7 @@ from bert_jax.convert.folders.sentence_keys import (
     POOLING_KEYS,
     SENTENCE_TRANSFORMERS_KEYS,
 )
+from bert_jax.convert.model_files import Sums, check_links, read_json, read_value
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.folders.check import check_files, check_keys

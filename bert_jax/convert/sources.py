@@ -35,7 +35,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
 from bert_jax.runtime.log import logger
 from bert_jax.storage import local_copy
-from bert_jax.storage.files import objects, path_of, read_bytes
+from bert_jax.storage.read_files import objects, path_of, read_bytes
 from bert_jax.storage.reader_errors import ZIP_ERRORS, one_line
 from bert_jax.storage.regular_file import TOKENIZER, check_not_special, check_regular
 from bert_jax.storage.remote import is_remote, storage_errors

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.convert.added_tokens import with_added_tokens
-from bert_jax.convert.files import Sums, checked_file, read_json
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
+from bert_jax.convert.model_files import Sums, checked_file, read_json
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown

@@ -6,11 +6,11 @@ from typing import Any, Final
 from bert_jax.config import task_model
 from bert_jax.config.schema import BelowOne, ModelConfig
 from bert_jax.config.task_model import HeadConfig, Labels, TaskModelConfig
+from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, Layout
-from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.settings import checked, shown
 from bert_jax.errors import UserError, count
-from bert_jax.objectives.registry import OBJECTIVES, head_title, task_heads, tasks_with
+from bert_jax.objectives.known_objectives import OBJECTIVES, head_title, task_heads, tasks_with
 
 # The keys of config.json with the settings of a head, in any layout.
 KEYS: Final = (

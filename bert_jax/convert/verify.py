@@ -8,7 +8,7 @@ from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError, count
 from bert_jax.runtime.console import console, table
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import storage_errors
 
 _LONG = (

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert.files import Sums, checked_file, read_json
+from bert_jax.convert.model_files import Sums, checked_file, read_json
 from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.data_pipeline.settings import shown, shown_name
 from bert_jax.errors import UserError

@@ -24,12 +24,12 @@ from flax import nnx
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.layouts.bert import ENCODER
+from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import Layout
-from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.errors import UserError
+from bert_jax.objectives.known_objectives import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.ops import rotary
 
 _PARTS = ("query", "key", "value")

@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
-from bert_jax.finetune.tasks.registry import kind_of
+from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.runtime.console import console
 from bert_jax.storage import json_record
 from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
@@ -95,7 +95,7 @@ def find_model(model: str) -> tuple[str, Config | None]:
     run = Workdir.open(path)
     if not run.checkpoints.is_dir():
         return model, None
-    config = config_of(description.read(run))
+    config = config_of(description.read_description(run))
     if step is None:
         step = kept_step(run, config)
     return f"{path}@{step}", config
@@ -105,7 +105,7 @@ def _best_seed(file: Path) -> str:
     """Returns the folder of the run with the best result."""
     try:
         with storage_errors(file):
-            values = json_record.read(file, _RESULTS)
+            values = json_record.read_json(file, _RESULTS)
         runs, first = values["runs"], values["metrics"][0]
         form = {first: lambda value: value is None or json_record.number(value)}
         if not all(json_record.has_form(run, form) for run in runs):

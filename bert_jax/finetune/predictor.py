@@ -17,11 +17,11 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, check_no_padding
-from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import TaskContext, TaskKind
-from bert_jax.finetune.tasks.registry import kind_of_model
+from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.finetune.tasks.task_kinds import kind_of_model
+from bert_jax.objectives.known_objectives import task_of
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.objectives.registry import task_of
 from bert_jax.parallel.local_devices import power_of_two, replicate, rounded_up, shard_rows
 
 _SHORTEST = 16  # tokens of a row; longer ones have a power of two, so few shapes are compiled

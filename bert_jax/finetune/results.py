@@ -11,8 +11,8 @@ from etils import epath
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config
 from bert_jax.finetune.task_data import TaskData
-from bert_jax.metrics import records
-from bert_jax.metrics.records import shown
+from bert_jax.metrics import run_records
+from bert_jax.metrics.run_records import shown
 from bert_jax.runtime.console import console, table
 from bert_jax.storage import json_record
 from bert_jax.storage.outputs import OutputKind
@@ -49,13 +49,13 @@ def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
     defined is None."""
     run = Workdir.open(folder)
     step = kept_step(run, config)
-    found = next(r for r in records.read(run.metrics, "eval") if r["step"] == step)
-    measured = records.task_metrics(found)
+    found = next(r for r in run_records.read_records(run.metrics, "eval") if r["step"] == step)
+    measured = run_records.task_metrics(found)
     return {
         "run": run.name,
         "seed": config.seed,
         "step": step,
-        **records.strict(measured),
+        **run_records.strict(measured),
     }
 
 

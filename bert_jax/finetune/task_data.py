@@ -21,11 +21,11 @@ from bert_jax.finetune.task_evaluation import HeldOutExamples
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
-from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
-from bert_jax.finetune.tasks.registry import KINDS, check_given, kind_of
+from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.finetune.tasks.task_kinds import KINDS, check_given, kind_of
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES
 from bert_jax.runtime.log import logger

@@ -10,11 +10,11 @@ import numpy as np
 
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.tasks.kind import Logits, Measured
-from bert_jax.metrics.records import TASK_METRIC
+from bert_jax.metrics.run_records import TASK_METRIC
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
-from bert_jax.training.held_out import EvaluationPass
+from bert_jax.training.evaluation_pass import EvaluationPass
 from bert_jax.training.step import StepFunctions
 
 

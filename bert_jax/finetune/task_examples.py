@@ -53,7 +53,7 @@ def write_task_examples(
     """
     run, begun = Workdir.open(folder), time.perf_counter()
     known = known_run(run)
-    config = config_of(known or description.read(run))
+    config = config_of(known or description.read_description(run))
     (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
     meta = read_own_meta(run, chosen, known)
     data = open_task(config, run)

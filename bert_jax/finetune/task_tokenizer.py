@@ -48,7 +48,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
         found = Tokenizer.load(str(run.tokenizer))
     else:
         with local_folder(path, weights=False) as folder:
-            found = read_tokenizer(*encoder_folder(folder, checksums.read(folder)))
+            found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
     given = config.task.tokenizer
     if given and Tokenizer.load(given).digest != found.digest:
         raise UserError(

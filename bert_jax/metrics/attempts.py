@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax.metrics.records import is_finite
+from bert_jax.metrics.run_records import is_finite
 from bert_jax.runtime.activity import ACTIVITIES
 
 Record = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.task_model import probe_of
-from bert_jax.objectives.registry import find, learned_by
+from bert_jax.objectives.known_objectives import find, learned_by
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:

@@ -23,7 +23,7 @@ from typing import Final
 from etils import epath
 
 from bert_jax.runtime.log import NOTICE, logger
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 from bert_jax.storage.remote import is_remote, open_path, reason
 
 _LONGEST: Final = 1 << 24  # bytes of a line in memory at once

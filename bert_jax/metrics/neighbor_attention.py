@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.metrics.records import is_finite
+from bert_jax.metrics.run_records import is_finite
 
 PREFIX = "attention/"  # of the names of these metrics
 SIDES = ("left", "right")

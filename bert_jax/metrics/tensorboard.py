@@ -18,7 +18,7 @@ from tensorboardX.summary import scalar
 
 from bert_jax.metrics.jsonl import Appender
 from bert_jax.metrics.neighbor_attention import PREFIX
-from bert_jax.storage.records import framed
+from bert_jax.storage.tfrecord import framed
 
 _COMPARED: Final = ("train/loss", "eval/loss")  # columns of the table of runs, after the hparams
 # What each scalar measures, the text behind the (i) of a chart, by the last part of its name:

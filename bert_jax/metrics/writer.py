@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from etils import epath
 
 from bert_jax.metrics.jsonl import EventLog
-from bert_jax.metrics.records import Event, Measured, line
+from bert_jax.metrics.run_records import Event, Measured, line
 
 if TYPE_CHECKING:
     from bert_jax.metrics.tensorboard import ScalarEvents

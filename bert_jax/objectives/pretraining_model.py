@@ -13,8 +13,8 @@ from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Keys
 from bert_jax.model.positional_heads import guide
+from bert_jax.objectives.known_objectives import OBJECTIVES, find
 from bert_jax.objectives.objective import States
-from bert_jax.objectives.registry import OBJECTIVES, find
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel.global_batch import Batch

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.nn.initializers import truncated_normal, zeros
 
 from bert_jax.config.schema import ModelConfig, PhaseConfig
-from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
+from bert_jax.data_pipeline.masking.masking_settings import SPAN_TARGETS
 from bert_jax.model.heads import Transform, word_logits
 from bert_jax.model.layers import Keys, param
 from bert_jax.objectives.corpus import Corpus

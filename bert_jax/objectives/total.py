@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel.global_batch import Batch
 
 ROWS = "rows"  # of the sums of an evaluation: those of each row

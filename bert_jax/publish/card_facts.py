@@ -7,8 +7,8 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.serialization import flatten
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
-from bert_jax.objectives.registry import learned_by
+from bert_jax.metrics import run_records
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.publish.model_card import Card
 from bert_jax.publish.task_card import UNUSED, read_task
 from bert_jax.reporting.run_facts import run_facts, trained_length
@@ -27,12 +27,14 @@ def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
         if not any(key == name or key.startswith(f"{name}.") for name in left_out)
     }
     sources, languages = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
-    measured = [record for record in records.read(run.metrics, "eval") if record["step"] <= step]
+    measured = [
+        record for record in run_records.read_records(run.metrics, "eval") if record["step"] <= step
+    ]
     return Card(
         step=step,
         length=trained_length(config, step),
         objectives=learned_by(config),
-        training=run_facts(meta, step, records.records(run.metrics)),
+        training=run_facts(meta, step, run_records.records(run.metrics)),
         settings=settings,
         sources=sources,
         languages=languages,

@@ -22,7 +22,7 @@ from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import ORIGIN, to_config_json
-from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.sentence_encoder import ABOUT, ENCODER, MODULES, SentenceEncoder
 from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
@@ -233,7 +233,7 @@ def _is_export(out: epath.Path) -> bool:
     SHA256SUMS says. False without it, as those who change an export on purpose remove it."""
     names = {entry.name for entry in out.iterdir()}
     others = {name for name in names - _FILES if not _written(name)}
-    sums = checksums.read(Path(out)) if is_export(Path(out)) else None
+    sums = checksums.read_checksums(Path(out)) if is_export(Path(out)) else None
     if sums is None:
         return False
     if others:

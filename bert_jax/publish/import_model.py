@@ -15,7 +15,7 @@ from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.settings import shown, shown_name
 from bert_jax.errors import UserError
-from bert_jax.objectives.registry import with_heads
+from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.publish.export import EXPORT, export
 from bert_jax.publish.model_card import Card
 from bert_jax.storage.outputs import check_output

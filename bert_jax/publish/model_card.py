@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING, find
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 from bert_jax.publish import task_card
 from bert_jax.publish.side_heads import other_heads
 from bert_jax.publish.task_card import TaskFacts

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.metrics.records import shown, task_metrics
+from bert_jax.metrics.run_records import shown, task_metrics
 from bert_jax.reporting.markdown import table
 
 _SPLITS: Final = {"train": "training", "held_out": "held out"}

@@ -70,7 +70,7 @@ BATCH: Final = OutputKind("batch", _is_batch)
 def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, TokenStore]:
     """Returns a run's configuration and the store it trains on; UserError if the workdir holds no
     run, or the store is not the run's. `store_path`: of the store, if it was moved."""
-    run = description.read(workdir)
+    run = description.read_description(workdir)
     config = settings_of(run)
     if config.task.name:
         raise UserError(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_jax.metrics.records import margin, measured_on, objectives_in, task_metrics
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.metrics.run_records import margin, measured_on, objectives_in, task_metrics
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.sequence_classification import REGRESSION
 
 _BASELINE: Final = (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from etils import epath
 
-from bert_jax.storage.files import open_bytes
 from bert_jax.storage.outputs import OutputKind, write_output
+from bert_jax.storage.read_files import open_bytes
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import ShownExample, ShownToken

@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import count
-from bert_jax.metrics.records import is_finite
+from bert_jax.metrics.run_records import is_finite
 
 
 def now() -> str:

@@ -24,11 +24,11 @@ def add_training(
         token_baselines: name -> nats; further lines in the plot of the MLM loss, such as
             `bert_jax.data_pipeline.analysis.baselines.bigram_loss`.
     """
-    from bert_jax.metrics import records as metrics
+    from bert_jax.metrics import run_records as metrics
     from bert_jax.objectives.masked_lm import MASKED_LM
     from bert_jax.reporting import held_out_table
 
-    train, evals = metrics.read(path, "train"), metrics.read(path, "eval")
+    train, evals = metrics.read_records(path, "train"), metrics.read_records(path, "eval")
     if not train:
         page.text("No metrics yet.")
         return

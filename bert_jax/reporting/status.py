@@ -14,10 +14,10 @@ from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
-from bert_jax.metrics import records as metrics
+from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.attempts import Attempt
 from bert_jax.metrics.goodput import Goodput
-from bert_jax.metrics.records import is_finite
+from bert_jax.metrics.run_records import is_finite
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.reporting.run_facts import steps_before, steps_by_phase
 from bert_jax.storage.remote import is_remote, is_storage_error
@@ -92,11 +92,11 @@ class Status:
     bytes: int  # of the entire folder
 
 
-def read(folder: epath.PathLike) -> Status:
+def read_status(folder: epath.PathLike) -> Status:
     """Returns the status of the run in a folder; UserError if the folder holds no run, or its
     config.json is damaged."""
     workdir = Workdir.open(folder)
-    run = description.read(workdir)
+    run = description.read_description(workdir)
     config = settings_of(run)
     problems = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
     records = [r for r in metrics.records(workdir.metrics) if is_finite(r.get("time"))]

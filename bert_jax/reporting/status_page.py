@@ -10,11 +10,11 @@ from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.reporting import html, run_page, status_text
 from bert_jax.reporting.fills import as_text, hide_words, sample_sentences, to_type
 from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
-from bert_jax.reporting.status import Status, read
+from bert_jax.reporting.status import Status, read_status
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
 from bert_jax.storage.reader_errors import VALUE_ERRORS, one_line
@@ -34,11 +34,11 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     """
     from bert_jax.data_pipeline.analysis.baselines import bigram_loss
 
-    workdir, status = Workdir.open(folder), read(folder)
-    run = description.read(workdir)
+    workdir, status = Workdir.open(folder), read_status(folder)
+    run = description.read_description(workdir)
     config = settings_of(run)
     path_of_store, store = _store(workdir, run, config)
-    logged = [*records.records(workdir.metrics)]
+    logged = [*run_records.records(workdir.metrics)]
     page = html.Page(f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}")
     page.facts(
         {

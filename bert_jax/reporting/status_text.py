@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from bert_jax.errors import count
 from bert_jax.metrics import goodput, time_left
-from bert_jax.metrics.records import objectives_in
+from bert_jax.metrics.run_records import objectives_in
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.storage.reader_errors import VALUE_ERRORS

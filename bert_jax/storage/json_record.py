@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.reader_errors import JSON_ERRORS, one_line
 from bert_jax.storage.regular_file import RECORD
 
@@ -121,7 +121,7 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
     return value
 
 
-def read(path: epath.PathLike, form: Form = object, limit: int = RECORD) -> Any:
+def read_json(path: epath.PathLike, form: Form = object, limit: int = RECORD) -> Any:
     """Returns the JSON value in a file, local or in a bucket; ValueError as `parse`, and the errors
     of its storage."""
     return parse(read_bytes(path, limit), form)
@@ -130,7 +130,7 @@ def read(path: epath.PathLike, form: Form = object, limit: int = RECORD) -> Any:
 def read_if_there(path: epath.PathLike, form: Form = object) -> Any:
     """Returns what `read` does, None if there is no such file; raises as `read`."""
     try:
-        return read(path, form)
+        return read_json(path, form)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -138,7 +138,7 @@ def read_if_there(path: epath.PathLike, form: Form = object) -> Any:
 def holds(path: epath.PathLike, form: Form) -> bool:
     """Returns whether a file is JSON of a form; raises the errors of its storage."""
     try:
-        read(path, form)
+        read_json(path, form)
     except ValueError:
         return False
     return True

@@ -16,8 +16,8 @@ from typing import Any, Final
 from bert_jax.errors import UserError
 from bert_jax.storage.cache_dir import cache_dir
 from bert_jax.storage.digest import json_digest
-from bert_jax.storage.files import ObjectInfo, object_info, open_bytes
 from bert_jax.storage.locks import FileLock
+from bert_jax.storage.read_files import ObjectInfo, object_info, open_bytes
 from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.storage.versions import changed
 

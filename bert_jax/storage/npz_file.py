@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 from bert_jax.storage.reader_errors import NPZ_ERRORS, one_line
 
 _END: Final = ".npy"

@@ -15,7 +15,7 @@ from etils import epath
 
 from bert_jax.errors import StorageError, UserError
 from bert_jax.storage import atomic
-from bert_jax.storage.files import size_of
+from bert_jax.storage.read_files import size_of
 from bert_jax.storage.remote import is_remote, open_path, reason, storage_errors
 
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, NamedTuple
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.storage.files import object_info, open_bytes, size_of
+from bert_jax.storage.read_files import object_info, open_bytes, size_of
 from bert_jax.storage.regular_file import read_stream
 from bert_jax.storage.remote import is_remote, storage_errors
 

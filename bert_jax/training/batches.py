@@ -5,11 +5,11 @@ import dataclasses
 from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch, BatchArrays
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.plan.settings import UNMIXED, PlanSettings
+from bert_jax.data_pipeline.plan.plan_settings import UNMIXED, PlanSettings
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer

@@ -28,7 +28,7 @@ from bert_jax.workdir.description import (
     check_name,
     has_config_json,
     is_description,
-    read,
+    read_description,
     write_config_json,
 )
 from bert_jax.workdir.inputs import inputs_of_config
@@ -75,7 +75,7 @@ TASK_RUN: Final = dataclasses.replace(RUN, places=("tasks",))
 
 def _check_is_run(workdir: Workdir) -> None:
     try:
-        read(workdir)
+        read_description(workdir)
     except UserError as error:
         if error.__cause__:  # a storage error: the content is unknown
             raise
@@ -103,7 +103,7 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
         )
     if not catalog.complete_steps(workdir.checkpoints) or not has_config_json(workdir):
         return
-    old = read(workdir)
+    old = read_description(workdir)
     step = _newest_own(workdir, old)
     if step is None:
         return
@@ -125,7 +125,7 @@ def recorded_run(workdir: Workdir, config: Config) -> tuple[dict[str, Any] | Non
         UserError: as `check_free`.
     """
     check_free(workdir)
-    old = read(workdir) if has_config_json(workdir) else _first_meta(workdir)
+    old = read_description(workdir) if has_config_json(workdir) else _first_meta(workdir)
     started = has_checkpoints(workdir)
     if old is None or started:
         return old, started
@@ -162,7 +162,7 @@ def mark_or_identify(
     """
     check_free(workdir)
     marked = has_config_json(workdir)
-    old = read(workdir) if marked else None if adopt else _first_meta(workdir)
+    old = read_description(workdir) if marked else None if adopt else _first_meta(workdir)
     if old is None:
         run = {**description, "run_id": identity.new_id()}
         write_config_json(workdir, run)
@@ -239,7 +239,7 @@ def update_config_json(
     changed = []
     if resuming_at is not None:
         # If config.json is lost, the newest checkpoint records the run's description.
-        old = read(workdir) if has_config_json(workdir) else _first_meta(workdir)
+        old = read_description(workdir) if has_config_json(workdir) else _first_meta(workdir)
         if old is not None:
             identity.check(workdir, old, description, resuming_at)
             changed = identity.changes(old, description)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
-from bert_jax.data_pipeline.masking import settings as masking_settings
+from bert_jax.data_pipeline.masking import masking_settings as masking_settings
 from bert_jax.data_pipeline.pairing import modes
-from bert_jax.data_pipeline.plan.settings import UNMIXED
+from bert_jax.data_pipeline.plan.plan_settings import UNMIXED
 from bert_jax.errors import UserError, nearest
-from bert_jax.objectives.registry import chosen, find
+from bert_jax.objectives.known_objectives import chosen, find
 
 OWN: Final = "own"
 _NAME: Final = re.compile(r"(\w+)/(\w+)(?:@(\d*\.?\d+))?(?::(\d{1,6}))?")

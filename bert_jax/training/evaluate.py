@@ -21,16 +21,16 @@ from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
-from bert_jax.metrics import records as metrics
+from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.jsonl import EventLog
-from bert_jax.metrics.records import objectives_in
+from bert_jax.metrics.run_records import objectives_in
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
 from bert_jax.training import step as step_module
 from bert_jax.training.batches import held_out_config
 from bert_jax.training.eval_setting import OWN, EvalSetting
-from bert_jax.training.held_out import HeldOut
+from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.per_example import PerExample
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir

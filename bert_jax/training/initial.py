@@ -27,10 +27,10 @@ from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import local_folder, read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
-from bert_jax.objectives.registry import learned_by
 from bert_jax.storage.digest import json_digest, sha256
-from bert_jax.storage.files import path_of as to_path
+from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import storage_errors
 from bert_jax.training import claim, optimizer_state
@@ -208,7 +208,7 @@ def _read(config: Config, data: RunData) -> InitialState:
                 left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
-                optimizer = optimizer_state.read(folder)
+                optimizer = optimizer_state.read_state(folder)
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
     params = _without_another_head(params, model, config.model)

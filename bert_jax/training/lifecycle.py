@@ -11,7 +11,7 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.distributed.job import Job
 from bert_jax.errors import NumbersError, StoppedError
 from bert_jax.exit_codes import STOPPED
-from bert_jax.metrics.records import Event
+from bert_jax.metrics.run_records import Event
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim, skip_nonfinite

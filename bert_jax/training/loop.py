@@ -16,7 +16,7 @@ from bert_jax.config.serialization import flatten
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
-from bert_jax.metrics import goodput, records, time_left
+from bert_jax.metrics import goodput, run_records, time_left
 from bert_jax.metrics.wandb_run import WandbRun, check_installed
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import elapsed
@@ -198,7 +198,7 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     if not run.job.peers.is_first:
         return
     try:
-        summary = goodput.account(list(records.records(run.workdir.metrics)))
+        summary = goodput.account(list(run_records.records(run.workdir.metrics)))
     except UserError as error:  # everything is saved; only this summary is lost
         logger.warning(str(error))
         return

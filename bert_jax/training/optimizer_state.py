@@ -22,8 +22,8 @@ from bert_jax.convert.safetensors_file import read_metadata, read_tensors
 from bert_jax.convert.weight_files import OPTIMIZER_FILE
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
-from bert_jax.objectives.registry import learned_by
 from bert_jax.optimizers.adam import Moments
 from bert_jax.optimizers.optimizer import make_optimizer, optimizer_of
 from bert_jax.parallel.partition import param_axes
@@ -75,14 +75,14 @@ def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:
     return OptimizerState(adam.name, _leaves(step, opt))
 
 
-def read(folder: Path) -> OptimizerState:
+def read_state(folder: Path) -> OptimizerState:
     """Reads the file in the folder of an export or an import.
 
     Raises:
         UserError: there is none, it is damaged or differs from SHA256SUMS, or was written by
             another program.
     """
-    file, sums = folder / OPTIMIZER_FILE, checksums.read(folder)
+    file, sums = folder / OPTIMIZER_FILE, checksums.read_checksums(folder)
     if not file.exists():
         raise UserError(
             f"{folder}: has no {OPTIMIZER_FILE}; import or export it with --optimizer_state, or "

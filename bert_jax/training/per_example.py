@@ -97,7 +97,7 @@ def write(
     write_output(path, out.getvalue(), EXAMPLE_VALUES)
 
 
-def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
+def read_losses(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
     """Returns the values of each form, and what was evaluated.
 
     Raises:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from etils import epath
 
-from bert_jax.config import files
+from bert_jax.config import config_files
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
-from bert_jax.convert.files import check_links, read_json
+from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.errors import UserError
 from bert_jax.extensions.registry import check_rows
 from bert_jax.storage.remote import from_any_folder, is_remote, storage_errors
@@ -55,7 +55,7 @@ def read_config(
         return None if offline and is_remote(source) else find_architecture(source, workdir)
 
     with naming_modules(workdir):
-        return files.read_config(values, model_of, offline=offline)
+        return config_files.read_config(values, model_of, offline=offline)
 
 
 @contextlib.contextmanager
@@ -68,7 +68,7 @@ def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
         if workdir is not None and description.has_config_json(run := Workdir.open(workdir)):
             rows: Any = ()
             with contextlib.suppress(UserError):  # the error itself says more
-                rows = description.read(run).get("modules", ())
+                rows = description.read_description(run).get("modules", ())
             check_rows(rows)
         raise
 
@@ -76,7 +76,7 @@ def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
 def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key; UserError as
     `files.load` and `find_architecture`."""
-    return files.load(name, changes, find_architecture)
+    return config_files.load(name, changes, find_architecture)
 
 
 def resolve(
@@ -127,14 +127,14 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     if not is_model:
         return None
     if run.is_run():
-        return _model_of(description.read(run))
+        return _model_of(description.read_description(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
     from bert_jax.convert.sentence_encoder import encoder_folder
     from bert_jax.convert.sources import local_folder
 
     with local_folder(path, weights=False) as copy:
         check_links(copy)
-        folder, sums = encoder_folder(copy, checksums.read(copy))
+        folder, sums = encoder_folder(copy, checksums.read_checksums(copy))
         file = folder / run.config_json.name
         return from_config_json(read_json(file, sums), str(file))
 
@@ -143,7 +143,7 @@ def _recorded(source: str, run: Workdir) -> ModelConfig | None:
     """Returns the settings of a run that started from this model; None for any other run."""
     if not description.has_config_json(run) or not claim.has_checkpoints(run):
         return None
-    recorded = description.read(run)
+    recorded = description.read_description(run)
     same = recorded["config"].get("init") == from_any_folder(source)
     return _model_of(recorded) if same else None
 

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.training.held_out import EvaluationPass
+from bert_jax.training.evaluation_pass import EvaluationPass
 from bert_jax.workdir import description
 
 

@@ -12,7 +12,7 @@ import jax
 
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
-from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops

@@ -20,8 +20,8 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params, part_of
-from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase

@@ -24,7 +24,7 @@ from bert_jax.parallel import global_batch
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.held_out import HeldOut
+from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.run_data import PhaseData
 
 _MOST_SINGLE = 0.75  # share of documents of one sentence, above which a run with pairs warns

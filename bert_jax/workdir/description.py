@@ -16,7 +16,7 @@ from bert_jax.extensions.registry import used_rows
 from bert_jax.runtime.versions import software
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.regular_file import UnfitFileError
 from bert_jax.storage.remote import STORAGE_RETRIES, is_transient, put, storage_errors
 from bert_jax.storage.retry import retry
@@ -98,7 +98,7 @@ def digest(config: Config) -> str:
     return json_digest(to_dict(config))[:12]
 
 
-def read(workdir: Workdir) -> dict[str, Any]:
+def read_description(workdir: Workdir) -> dict[str, Any]:
     """Reads the description of the run in a workdir.
 
     Raises:

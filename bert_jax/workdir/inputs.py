@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import is_remote
 from bert_jax.workdir.layout import Workdir, split_step
 

@@ -9,7 +9,7 @@ import numpy as np
 from tensorflow_datasets.proto import tf_example_pb2
 
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.storage.records import framed
+from bert_jax.storage.tfrecord import framed
 
 SUFFIX: Final = ".tfrecord"
 NEEDS_PAIRS: Final = True  # its parser requires `next_sentence_labels`

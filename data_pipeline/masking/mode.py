@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.masking.replace import replace_tokens
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
 
 
 def round_half_to_even(rate: float, size: int) -> int:

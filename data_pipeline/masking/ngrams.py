@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.masking.mode import Mode, round_half_to_even
 from bert_jax.data_pipeline.masking.replace import cumulative_limits
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.masking.words import select_words, start_words_at_segments
 from bert_jax.data_pipeline.random.numba_jit import compiled
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.masking.mode import Mode, round_up
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.masking.tokens import select_tokens
 from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled

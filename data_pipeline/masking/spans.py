@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from bert_jax.data_pipeline.masking.masking_settings import SPAN_TARGETS, MaskingSettings
 from bert_jax.data_pipeline.masking.mode import Mode, round_up
 from bert_jax.data_pipeline.masking.replace import cumulative_limits, drawn, random_id
-from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS, MaskingSettings
 from bert_jax.data_pipeline.masking.words import start_words_at_segments
 from bert_jax.data_pipeline.random.counter_rng import below, chance, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.data_pipeline.masking.masking_settings import MODES, MaskingSettings
 from bert_jax.data_pipeline.masking.mode import Mode
 from bert_jax.data_pipeline.masking.replace import cumulative_limits
-from bert_jax.data_pipeline.masking.settings import MODES, MaskingSettings
 from bert_jax.data_pipeline.random.counter_rng import threshold
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_jax.data_pipeline.plan.settings import MOST_VISITS
+from bert_jax.data_pipeline.plan.plan_settings import MOST_VISITS
 from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 from bert_jax.errors import UserError, nearest

@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.errors import UserError, nearest
 from bert_jax.extensions.registry import Registry
-from bert_jax.storage.files import path_of
+from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import is_remote
 
 _HERE: Final = "bert_jax.data_pipeline.sources"

@@ -6,7 +6,7 @@ from typing import BinaryIO, Final
 
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
-from bert_jax.storage.files import open_bytes, size_of
+from bert_jax.storage.read_files import open_bytes, size_of
 
 RANGE_BYTES: Final = 16 << 20  # of a file; a build joins smaller ranges into one shard
 

@@ -31,7 +31,7 @@ from bert_jax.data_pipeline.sources.streams import open_bz2
 from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
 from bert_jax.errors import UserError
-from bert_jax.storage.files import open_bytes, size_of
+from bert_jax.storage.read_files import open_bytes, size_of
 
 _BYTES_PER_SECOND: Final = 0.95e6  # of .bz2 on one core, the whole build: docs/data_reference.md
 _CHUNK: Final = 1 << 16

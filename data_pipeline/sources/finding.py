@@ -12,7 +12,7 @@ from typing import Final
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 from bert_jax.errors import UserError, count, first_few
-from bert_jax.storage.files import objects, path_of
+from bert_jax.storage.read_files import objects, path_of
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import is_remote, storage_errors
 

@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
 from bert_jax.errors import UserError, refuse_array
 from bert_jax.storage import json_record
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 
 _EXTENSIONS = (".jsonl", ".ndjson", ".json")
 _PIECE = 1 << 20

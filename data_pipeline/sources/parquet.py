@@ -17,7 +17,7 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.rows import BATCH, column_names
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 
 _EXTENSIONS = (".parquet",)
 _BUFFER = 1 << 20  # bytes read at a time, so that a row group is not in memory as a whole

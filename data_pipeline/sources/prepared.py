@@ -15,8 +15,8 @@ from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.rows import BATCH
 from bert_jax.errors import UserError, first_few, nearest
 from bert_jax.storage import json_record
-from bert_jax.storage.files import objects, path_of, size_of
 from bert_jax.storage.local_copy import local_folder
+from bert_jax.storage.read_files import objects, path_of, size_of
 from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
 from bert_jax.storage.remote import is_remote, storage_errors
 
@@ -101,7 +101,7 @@ def _builder(folder: Path) -> Any:
     what = f"{INFO} or {FEATURES} is damaged"
     with reader_errors(folder, ANY_ERRORS, what, _AGAIN), storage_errors(folder):
         for name, form in ((INFO, _INFO_FORM), (FEATURES, dict)):
-            json_record.read(folder / name, form)
+            json_record.read_json(folder / name, form)
         return tfds.builder_from_directory(folder)
 
 

@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_s
 from bert_jax.data_pipeline.sources.streams import open_bz2, open_xz
 from bert_jax.data_pipeline.text.line_ends import split_lines
 from bert_jax.errors import UserError, conversion
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 from bert_jax.storage.reader_errors import DECOMPRESSION_ERRORS, one_line
 from bert_jax.storage.remote import is_remote, storage_errors
 

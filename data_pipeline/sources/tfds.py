@@ -32,7 +32,7 @@ from bert_jax.data_pipeline.sources.rows import (
     row_document,
 )
 from bert_jax.errors import UserError
-from bert_jax.storage.files import size_of
+from bert_jax.storage.read_files import size_of
 from bert_jax.storage.remote import is_remote
 
 

@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.store.manifest_schema import check_fields
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest, sha256
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import STORAGE_RETRIES, is_remote, open_path, storage_errors
 from bert_jax.storage.retry import RetryPolicy, retry
 

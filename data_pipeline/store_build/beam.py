@@ -32,7 +32,7 @@ from bert_jax.data_pipeline.store_build.worker_package import write_package
 from bert_jax.errors import UserError, nearest, nearest_name
 from bert_jax.extensions.modules import Module
 from bert_jax.extensions.registry import added, repeat_all
-from bert_jax.storage.files import path_of, read_bytes
+from bert_jax.storage.read_files import path_of, read_bytes
 from bert_jax.storage.remote import is_remote, open_path, put, reason
 
 _ON_THIS_MACHINE: Final = ("direct", "fnapi")  # runners

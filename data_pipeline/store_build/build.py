@@ -25,12 +25,16 @@ from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_mani
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store_build import working_folder
 from bert_jax.data_pipeline.store_build.beam import Pipeline, build_with_beam, check_pipeline
+from bert_jax.data_pipeline.store_build.build_report import (
+    check_dropped,
+    print_tables,
+    print_warnings,
+)
 from bert_jax.data_pipeline.store_build.casing import check_casing
 from bert_jax.data_pipeline.store_build.digests import FileDigests
 from bert_jax.data_pipeline.store_build.duplicates import Dedup
 from bert_jax.data_pipeline.store_build.found_sources import check_sources, find_all
 from bert_jax.data_pipeline.store_build.merge import merge
-from bert_jax.data_pipeline.store_build.report import check_dropped, print_tables, print_warnings
 from bert_jax.data_pipeline.store_build.shard import build_shard, forget_words
 from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.store_build.shards import WORK, ShardFolders

@@ -35,7 +35,9 @@ class FileDigests:
         self._file, self._lock, self._changed = folder / _NAME, threading.Lock(), False
         self._kept: dict[str, tuple[Version, str]] = {}
         try:
-            for path, (*numbers, digest) in json_record.read(self._file, {str: _is_record}).items():
+            for path, (*numbers, digest) in json_record.read_json(
+                self._file, {str: _is_record}
+            ).items():
                 self._kept[path] = Version(*numbers), digest
         except (OSError, ValueError):  # missing or damaged: read again
             pass

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bert_jax.data_pipeline.sources import Found, SourceSpec, find
-from bert_jax.data_pipeline.store_build.report import check_found, print_found
+from bert_jax.data_pipeline.store_build.build_report import check_found, print_found
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.errors import UserError
 

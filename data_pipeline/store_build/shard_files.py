@@ -25,8 +25,8 @@ from bert_jax.data_pipeline.store.manifest import manifest_digest
 from bert_jax.data_pipeline.store_build.signatures import PLACES
 from bert_jax.storage import atomic, json_record
 from bert_jax.storage.digest import file_digest
-from bert_jax.storage.files import open_bytes
 from bert_jax.storage.host_name import host_name
+from bert_jax.storage.read_files import open_bytes
 from bert_jax.storage.remote import open_path, put, storage_errors
 from bert_jax.storage.versions import HashedFile
 
@@ -152,7 +152,7 @@ def _copy(source: epath.Path, to: Path) -> None:
 def damage(unit: Unit) -> str:
     """Verifies a unit's shard by reading all of it; returns what is wrong, "" if it is intact."""
     try:
-        summary = json_record.read(unit.shard / SUMMARY, {"files": {str: {"sha256": str}}})
+        summary = json_record.read_json(unit.shard / SUMMARY, {"files": {str: {"sha256": str}}})
         if summary["digest"] != manifest_digest(summary):
             return f"{SUMMARY} was changed"
         if summary["unit"] != unit.shard.name:
@@ -213,7 +213,7 @@ def open_signatures(unit: Unit) -> np.ndarray:
 
 def read_summary(unit: Unit) -> dict[str, Any]:
     """Returns the counts of a unit's shard."""
-    return dict(json_record.read(unit.shard / SUMMARY))
+    return dict(json_record.read_json(unit.shard / SUMMARY))
 
 
 def mapped(path: Path, dtype: np.dtype) -> np.ndarray:

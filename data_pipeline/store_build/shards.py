@@ -32,8 +32,8 @@ from bert_jax.data_pipeline.store_build.units import SHARDS, difference, module_
 from bert_jax.errors import UserError
 from bert_jax.errors import count as of
 from bert_jax.storage import json_record
-from bert_jax.storage.files import objects
 from bert_jax.storage.outputs import OutputKind
+from bert_jax.storage.read_files import objects
 from bert_jax.storage.remote import is_remote, put, storage_errors
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, library_errors
 from bert_jax.errors import UserError
-from bert_jax.storage.files import read_bytes
+from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.regular_file import TOKENIZER
 from bert_jax.storage.remote import storage_errors
 

@@ -32,8 +32,8 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 from bert_jax.errors import UserError, import_hint
 from bert_jax.storage.digest import sha256
-from bert_jax.storage.files import path_of, read_bytes
 from bert_jax.storage.outputs import OutputKind, write_output
+from bert_jax.storage.read_files import path_of, read_bytes
 from bert_jax.storage.regular_file import TOKENIZER
 from bert_jax.storage.remote import is_remote, storage_errors
 

@@ -27,6 +27,7 @@ from bert_jax.launch.tpu import log_pieces, submit, teardown
 from bert_jax.launch.tpu.archive import agent_archive
 from bert_jax.launch.tpu.bucket import Bucket, BucketError
 from bert_jax.launch.tpu.checks import tpu_checks
+from bert_jax.launch.tpu.job_records import Records, Snapshot
 from bert_jax.launch.tpu.queued_resources import (
     COMMAND,
     OWNER,
@@ -34,7 +35,6 @@ from bert_jax.launch.tpu.queued_resources import (
     api_error,
     resource_name,
 )
-from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.standing import report
 from bert_jax.launch.tpu.submission import RESOURCE, ROOT, Submission
 from bert_jax.launch.tpu.watch import Watcher

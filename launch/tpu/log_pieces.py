@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from bert_jax.launch.tpu.records import Records, Snapshot
+from bert_jax.launch.tpu.job_records import Records, Snapshot
 
 _LAST = 20  # lines of a job that failed
 

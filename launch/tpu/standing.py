@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from bert_jax.launch.tpu.history import GONE, RUNNING, used
+from bert_jax.launch.tpu.job_records import Snapshot
 from bert_jax.launch.tpu.queued_resources import resource_name
 from bert_jax.launch.tpu.reconcile import Resource
-from bert_jax.launch.tpu.records import Snapshot
 
 _MAKING = {
     "ACCEPTED": "waiting for capacity", "WAITING_FOR_RESOURCES": "waiting for capacity",

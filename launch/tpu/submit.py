@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.launch.bundle_name import bundle_name
 from bert_jax.launch.output import say
 from bert_jax.launch.tpu.bucket import Bucket
-from bert_jax.launch.tpu.records import Records, Snapshot
+from bert_jax.launch.tpu.job_records import Records, Snapshot
 from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import Api
 

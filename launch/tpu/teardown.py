@@ -9,7 +9,7 @@ from bert_jax.exit_codes import STOPPED
 from bert_jax.launch.output import say
 from bert_jax.launch.tpu.bucket import Bucket
 from bert_jax.launch.tpu.history import End
-from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.submit import runs
 from bert_jax.launch.tpu.watch import Api, Watcher
 

@@ -16,9 +16,9 @@ from bert_jax.exit_codes import STOPPED
 from bert_jax.launch.tpu import reconcile
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import GONE, End, Retired
+from bert_jax.launch.tpu.job_records import Records, Snapshot
 from bert_jax.launch.tpu.queued_resources import ApiError, resource_name
 from bert_jax.launch.tpu.reconcile import Observed, Resource, is_transient
-from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.standing import names_of, where
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.

@@ -12,13 +12,13 @@ import pytest
 from ablated import made_results
 from corpus import small_store
 
-from bert_jax.ablation import plan, record, report, results, sentences, spec, statistics
+from bert_jax.ablation import plan, record, report_files, results, sentences, spec, statistics
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.state import RunState
-from bert_jax.config.files import _execute
+from bert_jax.config.config_files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
 
 def test_all_files_say_the_same(tmp_path, store, capsys):
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.0})
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     out = capsys.readouterr().out
     root = tmp_path / "A"
     before = (root / "differences.csv").read_bytes()
@@ -138,7 +138,7 @@ def test_all_files_say_the_same(tmp_path, store, capsys):
         assert words.lower() in page.lower()
     assert not re.findall(r'(?:src|href)="(?!#)', page), "the page is self-contained"
     assert data["differences"][0]["difference"] == pytest.approx(float(rows[0]["difference"]))
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     assert (root / "differences.csv").read_bytes() == before
 
 
@@ -156,11 +156,11 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
             ("eval", 60, {"time": 140.0, "mlm/loss": 5.0 + number}),
             ("finished", 60, {"time": 149.0, "seconds": seconds, "peak_bytes": peak}),
         ]
-        lines = (records.line(kind, step, 0, values) for kind, step, values in written)
+        lines = (run_records.line(kind, step, 0, values) for kind, step, values in written)
         (folder / "metrics.jsonl").write_text("".join(lines))
     for _ in range(2):
         record.note_command(found.workdir, "bert-jax ablate run --config=mine.py --at_once=2")
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     said = re.sub(r"<[^>]+>", " ", page)
     digests = {store.train.digest, store.held_out.digest, store.tokenizer_digest}
@@ -185,7 +185,7 @@ def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "pairs": {"data.pairing": "nsp"}}
     file = ablated.write(tmp_path, variants=variants, seeds=(0, 1))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    plans = spec.plan_digests(spec.runs(spec.read(values)), {str(store.path): store})
+    plans = spec.plan_digests(spec.runs(spec.parse_ablation(values)), {str(store.path): store})
     assert plans["token/0"] == plans["span/0"]
     assert len({plans[name] for name in ("token/0", "token/1", "pairs/0", "pairs/1")}) == 4
 
@@ -194,7 +194,7 @@ def test_results_are_read_from_the_workdirs(tmp_path, store):
     """Before the first run: all are waiting, and nothing is compared."""
     made = made_results(tmp_path, store, {"a": 0.0})
     ablation, root = made.ablation, AblationDir.open(tmp_path / "A")
-    found = results.read(ablation, root, made.runs, made.planned, made.record)
+    found = results.read_results(ablation, root, made.runs, made.planned, made.record)
     assert {each.state for each in found.states.values()} == {"waiting"}
     assert found.primary == {}
     assert (
@@ -206,7 +206,7 @@ def test_results_are_read_from_the_workdirs(tmp_path, store):
 def test_the_page_begins_with_what_was_shown_and_ends_with_digests(tmp_path, store):
     """On a telephone too: the verdict is next to the variant. Every difference has its sign."""
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.1})
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     page = html.unescape((tmp_path / "A/report.html").read_text())
     tables = re.findall(r"<table>.*?</table>", page)
     order = [
@@ -230,9 +230,9 @@ def test_a_single_evaluation_of_each_run_is_drawn(tmp_path, store):
     for number, run in enumerate(found.runs):
         folder = tmp_path / "A/runs" / run.name
         folder.mkdir(parents=True)
-        line = records.line("eval", 60, 0, {"mlm/loss": 5.0 + number})
+        line = run_records.line("eval", 60, 0, {"mlm/loss": 5.0 + number})
         (folder / "metrics.jsonl").write_text(line)
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     (curves,) = re.findall(r"While training</h2>.*?(<svg.*?</svg>)", page, re.DOTALL)
     points = re.findall(r'<g id="line2d_\d+">\s*<defs>.*?</g>', curves, re.DOTALL)

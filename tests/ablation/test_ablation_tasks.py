@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.ablation import budget, record, spec, tasks
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.stores import open_stores
-from bert_jax.config.files import _execute
+from bert_jax.config.config_files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
@@ -40,7 +40,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def read(path: Path, store: TokenStore) -> spec.Ablation:
-    return spec.read(plain(_execute(path)) | {"store": str(store.path)})
+    return spec.parse_ablation(plain(_execute(path)) | {"store": str(store.path)})
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_runs_are_fine_tuned_and_their_examples_compared(tmp_path, store, folder
     words = ablated.words(file, store, workdir)
     assert cli.main(words) == 0
     one = workdir / "runs/span/1/tasks/pairs.npz"
-    values, about = per_example.read(one)
+    values, about = per_example.read_losses(one)
     assert len(values["task/rte"].document) == DEV
     assert about["forms"]["task/rte"]["metrics"]["single_label_classification/loss"] > 0
     one.unlink()
     assert cli.main(words) == 0  # measured again, not trained again
-    assert per_example.read(one)[1]["run_id"] == about["run_id"]
+    assert per_example.read_losses(one)[1]["run_id"] == about["run_id"]
     assert cli.main(["ablate", "report", f"--workdir={workdir}"]) == 0
     lines = (workdir / "differences.csv").read_text().splitlines()
     rows = list(csv.DictReader(lines))

@@ -182,8 +182,10 @@ def test_copies_of_one_run_without_their_config_json_give_no_verdict(made):
 
 def test_each_workdir_is_read_once(tmp_path, store, monkeypatch):
     made, read = task_runs(tmp_path, store, monkeypatch), []
-    plain = description.read
-    monkeypatch.setattr(description, "read", lambda own: read.append(str(own)) or plain(own))
+    plain = description.read_description
+    monkeypatch.setattr(
+        description, "read_description", lambda own: read.append(str(own)) or plain(own)
+    )
     made.results()
     assert sorted(read) == sorted(set(read))
     assert len(read) == 2 * len(made.runs)
@@ -309,7 +311,7 @@ def test_paths_of_a_task_may_change_and_what_its_examples_decide(tmp_path, store
 def of_task(made: MadeRuns, run: str, **changes: Any) -> None:
     """Changes what the file of a task's values says of them."""
     path = made.path(run) / "tasks" / "pairs.npz"
-    values, about = per_example.read(path)
+    values, about = per_example.read_losses(path)
     per_example.write(path, values, about | changes)
 
 
@@ -403,7 +405,7 @@ def test_a_base_edited_since_is_refused_by_its_key(tmp_path, store, monkeypatch)
     base = tmp_path / "base.py"
     base.write_text(BASE.replace("return tiny.get_config()", "config = tiny.get_config()\n"
                                  "    config.optimizer.b2 = 0.9\n    return config"))  # fmt: skip
-    edited = spec.read(record.read(made.dir)["config"])
+    edited = spec.parse_ablation(record.read_record(made.dir)["config"])
     with pytest.raises(UserError, match=r"base.py: the base of .* has optimizer\.b2=0\.999, not 0"):
         record.claim(made.dir, edited)
 
@@ -415,7 +417,7 @@ def test_a_record_of_an_earlier_version_takes_what_it_lacks(made):
     old = {"config": {k: v for k, v in whole["config"].items() if k != "consequences"}}
     old["store"] = {k: v for k, v in whole["store"].items() if k != "sources"}
     path.write_text(json.dumps(old))
-    known = record.read(made.dir)
+    known = record.read_record(made.dir)
     assert record.base_of(made.dir, known) is None
     assert made.results().unplanned == {}
     record.claim(made.dir, made.ablation)

@@ -17,15 +17,15 @@ from corpus import small_store
 from made_runs import MadeRuns
 
 from bert_jax import cli
-from bert_jax.ablation import budget, record, report, sentences, spec
+from bert_jax.ablation import budget, record, report_files, sentences, spec
 from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.results import Results
-from bert_jax.config.files import _execute
+from bert_jax.config.config_files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.training.eval_setting import OWN
 
 
@@ -95,7 +95,7 @@ def test_no_verdict_on_a_confounded_difference_is_attributed_to_the_setting(
     found = with_steps(made_results(tmp_path, store, {"a": effect}), "a", 1.33)
     (line,) = sentences.verdicts(found)
     assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     root = tmp_path / "A"
     with (root / "differences.csv").open() as file:
         (judged,) = [row for row in csv.DictReader(file) if row["verdict"] != "exploratory"]
@@ -117,22 +117,24 @@ def test_consequences_are_those_of_the_file(tmp_path, store):
     path = shipped_ablations()["ablations/packing"]
     assert plain(_execute(path))["consequences"] == ["steps"]
     with pytest.raises(UserError, match="consequences"):
-        spec.read(plain(_execute(path)) | {"consequences": ["flops"], "store": str(store.path)})
+        spec.parse_ablation(
+            plain(_execute(path)) | {"consequences": ["flops"], "store": str(store.path)}
+        )
 
 
 def test_updates_and_tokens_are_those_that_a_run_recorded(tmp_path, store, monkeypatch):
     """Skipped updates are none, and what was trained again after a restart counts once."""
     made = MadeRuns(tmp_path, store, monkeypatch)
     lines = [
-        records.line("start", 0, 0, {}),
-        records.line("train", 30, 0, {"padding": 0.5}),
-        records.line("train", 40, 0, {"padding": 0.9}),
-        records.line("skipped", 35, 0, {}),
-        records.line("start", 30, 0, {}),
-        records.line("skipped", 41, 0, {}),
-        records.line("skipped", 42, 0, {}),
-        records.line("skipped", 43, 0, {}),
-        records.line("train", 60, 0, {"padding": 0.25}),
+        run_records.line("start", 0, 0, {}),
+        run_records.line("train", 30, 0, {"padding": 0.5}),
+        run_records.line("train", 40, 0, {"padding": 0.9}),
+        run_records.line("skipped", 35, 0, {}),
+        run_records.line("start", 30, 0, {}),
+        run_records.line("skipped", 41, 0, {}),
+        run_records.line("skipped", 42, 0, {}),
+        run_records.line("skipped", 43, 0, {}),
+        run_records.line("train", 60, 0, {"padding": 0.25}),
     ]
     (made.path("span/1") / "metrics.jsonl").write_text("".join(lines))
     found = made.results()
@@ -156,7 +158,7 @@ DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
     "a line lost": lambda lines: [*lines[:2], *lines[3:]],
     "the first line lost": lambda lines: lines[1:],
     "no padding": lambda lines: [line.replace("padding", "x") for line in lines],
-    "skipped alone": lambda lines: [records.line("skipped", 3, 0, {})],
+    "skipped alone": lambda lines: [run_records.line("skipped", 3, 0, {})],
 }
 UNKNOWN = "updates and real tokens are unknown for {}, whose metrics.jsonl is incomplete"
 
@@ -174,9 +176,9 @@ def test_a_verdict_says_that_what_runs_spent_is_not_known(damage, tmp_path, stor
     assert found.excluded == {}
     (line,) = sentences.verdicts(found)
     assert line == f"{before[:-1]}{NOT_ALONE}{UNKNOWN.format('span/1 and token/2')}."
-    judged = [row for row in report.rows_of(found) if row["verdict"] != "exploratory"]
+    judged = [row for row in report_files.rows_of(found) if row["verdict"] != "exploratory"]
     assert [row["verdict"].endswith(", not attributable") for row in judged] == [True]
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     page = html.unescape((made.workdir / "report.html").read_text())
     assert line in page
     spent = page.split("What each run spends")[1].split("</table>")[0]
@@ -206,7 +208,7 @@ def test_the_shipped_nsp_compares_nothing_but_its_setting(tmp_path):
     """At equal real tokens its packed variants have as many updates, positions and FLOPs."""
     store = small_store(tmp_path / "store", documents=300, sentences=60)
     values = plain(_execute(shipped_ablations()["ablations/nsp"])) | {"store": str(store.path)}
-    ablation, spent = budget.equalize_budgets(spec.read(values), {str(store.path): store})
+    ablation, spent = budget.equalize_budgets(spec.parse_ablation(values), {str(store.path): store})
     reference = spent[ablation.reference]
     said = {name: budget.contrast(each, reference).text for name, each in spent.items()}
     assert said == dict.fromkeys(spent, "")
@@ -248,7 +250,7 @@ def test_an_objective_that_was_not_learned_is_said_in_the_first_lines(
             assert line.startswith(f"{variant}: Next sentence (NSP) was not learned: 0.")
             assert "a constant prediction 0.6800; the difference is between" in line
             if (variant, below) == ("reference", 0.0):
-                report.write(found, {str(store.path): store})
+                report_files.write(found, {str(store.path): store})
                 assert capsys.readouterr().out.splitlines()[2] == line
                 page = html.unescape((tmp_path / "A/report.html").read_text())
                 assert page.index(line) < page.index("<svg")
@@ -276,7 +278,7 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
     def claimed(*seeds: int) -> None:
         file = ablated.write(tmp_path, seeds=seeds)
         values = plain(_execute(file)) | {"store": str(store.path)}
-        record.claim(made.dir, spec.read(values))
+        record.claim(made.dir, spec.parse_ablation(values))
 
     claimed(0, 1, 2, 3)  # before any report: no matter
     record.note_report(made.dir, (0, 1, 2))
@@ -310,15 +312,15 @@ def test_a_report_of_some_planned_seeds_says_so_and_later_reports_know_it(
     (missing,) = sentences.missing_seeds(found)
     assert missing.startswith("Runs of planned seeds are missing: 3, 4. ")
     assert missing in sentences.conclusions(found)
-    report.write(found, {str(store.path): store})
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     for path, data in hidden:
         path.write_bytes(data)
     record.claim(made.dir, made.ablation)  # as `ablate run` does
     found = made.results()
     assert list(sentences.missing_seeds(found)) == ["Earlier reports had, of 5 planned seeds: 3."]
-    report.write(found, {str(store.path): store})
-    assert record.seen(record.read(made.dir)) == [(0, 1, 2), (0, 1, 2, 3, 4)]
+    report_files.write(found, {str(store.path): store})
+    assert record.seen(record.read_record(made.dir)) == [(0, 1, 2), (0, 1, 2, 3, 4)]
 
 
 def lower(values: dict[str, Any]) -> None:
@@ -337,7 +339,7 @@ def test_seeds_added_to_an_ablation_that_an_earlier_version_reported_are_said(
     path.write_text(json.dumps({key: known[key] for key in ("config", "store")}))
     (made.workdir / "report.json").write_text("{}")
     values: dict[str, Any] = plain(_execute(ablated.write(tmp_path, seeds=(0, 1, 2, 3))))
-    record.claim(made.dir, spec.read(values | {"store": str(store.path)}))
+    record.claim(made.dir, spec.parse_ablation(values | {"store": str(store.path)}))
     (line,) = sentences.added_seeds(made.results())
     assert line.startswith("Seeds added after the first report: 3 (")
 
@@ -352,11 +354,11 @@ def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path,
     assert line.startswith("b against a (exploratory): −0.")
     assert "(5 seeds)" in line
     assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")
-    rows = [row for row in report.rows_of(found) if row["variant"] == "b against a"]
+    rows = [row for row in report_files.rows_of(found) if row["variant"] == "b against a"]
     assert {row["verdict"] for row in rows} == {"exploratory"}
     assert rows[0]["difference"] == pytest.approx(-0.2, abs=0.01)
     assert found.verdicts == alone.verdicts
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     assert "b against a" in page
     assert not re.search(r"<!-- b against a -->", page), "no bar among those of the reference"
@@ -374,7 +376,7 @@ def test_a_wrong_comparison_is_one_line(pair, said, tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
     values = plain(_execute(ablated.write(tmp_path, variants=variants)))
     with pytest.raises(UserError, match="config.against: " + re.escape(said)):
-        spec.read(values | {"store": str(store.path), "against": list(pair.items())})
+        spec.parse_ablation(values | {"store": str(store.path), "against": list(pair.items())})
 
 
 def shift(variant: str, run: str = "", **changes: Any) -> Any:

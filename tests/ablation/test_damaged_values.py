@@ -14,7 +14,7 @@ from made_runs import MadeRuns
 from small_task import write_task
 
 from bert_jax import cli
-from bert_jax.ablation import report, sentences
+from bert_jax.ablation import report_files, sentences
 from bert_jax.ablation.stores import open_stores
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.training import per_example
@@ -155,7 +155,7 @@ def test_damaged_values_of_a_task_exclude_their_run(change, said, tmp_path, stor
     measures = ("single/token", "task/rte")
     made = MadeRuns(tmp_path, store, monkeypatch, measures=measures, tasks=tasks)
     path = made.path("span/1") / "tasks" / "rte.npz"
-    values, about = per_example.read(path)
+    values, about = per_example.read_losses(path)
     change(about, values)
     per_example.write(path, values, about)
     found = made.results()
@@ -239,7 +239,7 @@ def test_records_of_other_types_leave_the_page_without_them(made):
     found = made.results()
     assert found.excluded == {}
     assert found.spent["span"] == found.planned["span"]
-    report.write(found, open_stores(made.ablation.variants))
+    report_files.write(found, open_stores(made.ablation.variants))
     page = (made.workdir / "report.html").read_text()
     assert "While training" in page
     assert "None" not in page.split("Objectives that a variant")[1].split("</table>")[0]

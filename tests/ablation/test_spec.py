@@ -18,7 +18,7 @@ from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, finetune, pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config import ablation as config_ablation
-from bert_jax.config.files import _execute, load, read_config
+from bert_jax.config.config_files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.config.shipped import shipped, shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -38,7 +38,7 @@ def values_of(path: Path, store: TokenStore) -> dict[str, Any]:
 
 
 def made(folder: Path, store: TokenStore, **options: Any) -> spec.Ablation:
-    return spec.read(values_of(ablated.write(folder, **options), store))
+    return spec.parse_ablation(values_of(ablated.write(folder, **options), store))
 
 
 def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, store):
@@ -218,7 +218,7 @@ def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, ca
 
 def test_a_variant_may_be_compared_with_itself_if_that_is_meant(tmp_path, store):
     values = values_of(ablated.write(tmp_path, variants={"a": {}, "b": {}}), store)
-    assert [v.name for v in spec.read(values | {"null": True}).variants] == ["a", "b"]
+    assert [v.name for v in spec.parse_ablation(values | {"null": True}).variants] == ["a", "b"]
 
 
 def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, store):
@@ -226,7 +226,7 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
     record.claim(workdir, made(tmp_path, store))
     record.claim(workdir, made(tmp_path, store))
     record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3)))
-    assert record.values_of(record.read(workdir)).seeds == "0,1,2,3"
+    assert record.values_of(record.read_record(workdir)).seeds == "0,1,2,3"
     with pytest.raises(UserError, match=r"has config\.seeds='0,1,2,3', not '0,1'"):
         record.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
     other = {"token": {}, "span": {"data.masking": "ngram"}}
@@ -313,7 +313,7 @@ def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, st
 @pytest.mark.parametrize("name", shipped_ablations())
 def test_a_shipped_ablation_is_one_and_says_how_to_run_it(name, store):
     path = shipped_ablations()[name]
-    ablation = spec.read(values_of(path, store))
+    ablation = spec.parse_ablation(values_of(path, store))
     text = path.read_text(encoding="utf-8").split('"""')[1]
     assert f"bert-jax ablate run --config={name} " in text
     figures = {

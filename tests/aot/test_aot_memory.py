@@ -9,7 +9,7 @@ import pytest
 from bert_jax.aot import lower
 from bert_jax.aot.cost.memory import GIB, CompileOOM, Memory, ResidentBytes
 from bert_jax.aot.memory_advice import bytes_with, remedies
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.parallel.mesh import make_mesh

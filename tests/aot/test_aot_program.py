@@ -112,7 +112,7 @@ def test_a_batch_that_does_not_divide_is_one_line(store) -> None:
 
 
 def test_no_store_is_needed_or_written(tmp_path: Path, monkeypatch) -> None:
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))

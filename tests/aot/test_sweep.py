@@ -19,12 +19,12 @@ from compiled_reports import analysis, compile_for, made
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import report, sweep, sweep_text, topology
+from bert_jax.aot import compile_report, sweep, sweep_text, topology
 from bert_jax.aot.cost.analysis import analyse
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Remedy, with_changes
 from bert_jax.aot.sweep import Compiler, Sweep
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.hardware import slices
@@ -50,7 +50,7 @@ class FakeCompiler:
     def compiler(self) -> Compiler:
         return Compiler(self.measure, lambda *given: self.estimated(*given))
 
-    def measure(self, config: Config, index: int) -> report.PhaseReport:
+    def measure(self, config: Config, index: int) -> compile_report.PhaseReport:
         self.compiled.append((config, index))
         if config.mesh.tensor > 2:
             raise UserError("config.mesh.tensor=4 does not divide")
@@ -62,7 +62,7 @@ class FakeCompiler:
         fits = needed * GIB <= LIMIT
         memory = Memory(0, 0, 0, round(needed * GIB), 0, LIMIT, fits)
         found = analysis(compute_seconds=seconds, unestimated_seconds=0.0, exposed_seconds=0.0)
-        return report.PhaseReport(
+        return compile_report.PhaseReport(
             index, phase, memory, () if fits else REMEDIES,
             found if fits else None, 60.0, 1e15, 3e15,
         )  # fmt: skip
@@ -284,7 +284,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     second = dataclasses.replace(one.phases[0], index=1, phase=one.config.phases[1])
     whole = dataclasses.replace(one, phases=(*one.phases, second))
     monkeypatch.setattr(topology, "prepare", lambda: None)
-    monkeypatch.setattr(report, "make", lambda *_: whole)
+    monkeypatch.setattr(compile_report, "make", lambda *_: whole)
     path = tmp_path / "page.html"
     code = cli.main(["compile", "--config=wiki_books_base", f"--html={path}"])
     assert code == (0 if fits else 1)

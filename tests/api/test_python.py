@@ -25,7 +25,7 @@ from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.reporting import html
 from bert_jax.runtime import console
 from bert_jax.storage import progress
@@ -267,7 +267,7 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
 
     def interrupt() -> None:
-        while not list(records.records(Workdir.open(tmp_path).metrics))[1:]:
+        while not list(run_records.records(Workdir.open(tmp_path).metrics))[1:]:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 

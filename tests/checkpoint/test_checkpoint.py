@@ -19,8 +19,8 @@ from bert_jax.checkpoint.manager import RunCheckpoints, find_steps, load_params
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import chosen
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.claim import update_config_json
 from bert_jax.training.loop import pretrain

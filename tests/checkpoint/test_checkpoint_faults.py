@@ -220,7 +220,7 @@ def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch,
     orbax_io.discard(epath.Path(tmp_path / "3"))
     assert not list(tmp_path.iterdir())
     orbax_io.write(epath.Path(tmp_path / "3"), items, {"about": 3})
-    found = orbax_io.read(epath.Path(tmp_path / "3"), items)
+    found = orbax_io.read_arrays(epath.Path(tmp_path / "3"), items)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(items), strict=True):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
     assert capfd.readouterr().err == ""

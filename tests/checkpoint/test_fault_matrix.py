@@ -213,7 +213,7 @@ def denied_reads(place: Disk, error: Exception) -> Iterator[None]:
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orbax_io, "read", fail)
+        patch.setattr(orbax_io, "read_arrays", fail)
         yield
 
 

@@ -28,7 +28,7 @@ from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import StorageError
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.storage import remote, retry
 from bert_jax.workdir.layout import Workdir
 
@@ -283,7 +283,7 @@ def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
         said = job.said()
     in_lines(said)
     assert "metrics.jsonl: cannot be written (no permission)" in said
-    assert list(records.records(Workdir.open(RUN).metrics)) == []
+    assert list(run_records.records(Workdir.open(RUN).metrics)) == []
     assert server.tokens[f"Bearer {SECRET}"] == {"tensorstore"}  # gcsfs asks Google for one first
     written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]
     assert not [data for data in [*written, *lines, said.encode()] if SECRET.encode() in data]

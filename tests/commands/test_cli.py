@@ -16,7 +16,7 @@ from tiny_words import TINY
 
 import bert_jax
 from bert_jax import cli, errors, exit_codes
-from bert_jax.metrics.records import read
+from bert_jax.metrics.run_records import read_records
 
 
 @pytest.fixture
@@ -333,4 +333,4 @@ def test_stopping_and_going_on_by_signal(number, tmp_path):
     (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
     assert subprocess.run(final, check=False, timeout=300).returncode == exit_codes.DONE
-    assert read(epath.Path(metrics), "train")[-1]["step"] == step + 10
+    assert read_records(epath.Path(metrics), "train")[-1]["step"] == step + 10

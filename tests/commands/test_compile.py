@@ -19,11 +19,11 @@ from signals import with_signals
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import report, report_sections, topology
-from bert_jax.config.files import load, shipped, slice_of
+from bert_jax.aot import compile_report, report_sections, topology
+from bert_jax.config.config_files import load, shipped, slice_of
 from bert_jax.errors import UserError
 from bert_jax.hardware import slices
-from bert_jax.metrics.records import strict
+from bert_jax.metrics.run_records import strict
 
 ROOT = Path(__file__).resolve().parents[2]
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
@@ -120,7 +120,7 @@ def test_some_phases_are_not_the_whole_run() -> None:
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_json_is_strict_and_holds_everything(fits: bool) -> None:
-    plain = json.loads(json.dumps(strict(report.as_dict(made(fits))), allow_nan=False))
+    plain = json.loads(json.dumps(strict(compile_report.as_dict(made(fits))), allow_nan=False))
     (phase,) = plain["phases"]
     assert plain["fits"] == phase["fits"] == fits
     assert plain["topology"]["chips"] == 16

@@ -9,13 +9,13 @@ import sys
 import pytest
 from compiled_reports import made
 
-from bert_jax.aot import report, topology
+from bert_jax.aot import compile_report, topology
 from bert_jax.commands import launch_fits
 from bert_jax.commands.launch_fits import fits_check
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.errors import UserError
 from bert_jax.launch.preflight import CheckFailedError
-from bert_jax.metrics.records import strict
+from bert_jax.metrics.run_records import strict
 
 COMMAND = ("pretrain", "--config=base", "--config.data.store=gs://b/store", "--workdir=gs://b/run")
 
@@ -38,7 +38,7 @@ def compiler(monkeypatch, tmp_path):
 
 
 def said(*, fits: bool) -> str:
-    return json.dumps(strict(report.as_dict(made(fits))))
+    return json.dumps(strict(compile_report.as_dict(made(fits))))
 
 
 def test_a_task_is_not_compiled(compiler):

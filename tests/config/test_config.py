@@ -8,7 +8,7 @@ import refusals
 from ml_collections import ConfigDict
 
 from bert_jax import cli
-from bert_jax.config.files import load, load_values
+from bert_jax.config.config_files import load, load_values
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten, from_dict, plain, to_dict
 from bert_jax.config.shipped import shipped
@@ -206,7 +206,7 @@ def test_a_wrong_config_file_is_one_line(
 def test_overrides_reach_the_config() -> None:
     from absl import flags
 
-    from bert_jax.config.files import define_config, read_config, with_paths
+    from bert_jax.config.config_files import define_config, read_config, with_paths
 
     words = with_paths(
         ["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"]
@@ -221,7 +221,7 @@ def test_overrides_reach_the_config() -> None:
 
 
 def test_the_name_may_follow_the_flag() -> None:
-    from bert_jax.config.files import with_paths
+    from bert_jax.config.config_files import with_paths
 
     assert with_paths(["--config", "tiny"]) == with_paths(["--config=tiny"])
 

@@ -10,10 +10,10 @@ import pytest
 
 from bert_jax.config.schema import Config, DataConfig
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.plan.settings import PlanSettings
+from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
 from bert_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from runs import read_records
 from tiny_words import TINY
 
 from bert_jax import cli
-from bert_jax.config.files import define_config, read_config, with_paths
+from bert_jax.config.config_files import define_config, read_config, with_paths
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.exit_codes import DONE, FAILED

@@ -9,7 +9,7 @@ from test_values_file import read
 from tiny_words import TINY
 
 from bert_jax import cli
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.shipped import shipped
 from bert_jax.exit_codes import DONE, FAILED
 

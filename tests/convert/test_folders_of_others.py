@@ -18,7 +18,7 @@ from tensorflow_bundle import google_tensors, write_bundle, write_google_folder
 import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
-from bert_jax.convert.folders.files import FILES
+from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.hf_config import from_config_json, to_config_json

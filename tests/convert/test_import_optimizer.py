@@ -71,7 +71,7 @@ def test_moments_and_step_keep_every_bit(
     assert_same(as_google_has_it(tmp_path / "out", CONFIG), read_all(google / PREFIX))
     with safetensors.safe_open(tmp_path / "out" / STATE, framework="numpy") as stream:
         assert stream.metadata()["optimizer"] == "bert_adamw"
-    assert STATE in checksums.read(tmp_path / "out")
+    assert STATE in checksums.read_checksums(tmp_path / "out")
 
 
 @pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")
@@ -103,7 +103,7 @@ def test_a_flipped_bit_of_the_state_is_refused(google: Path, tmp_path: Path) -> 
             damaged[draw.randrange(end)] ^= 1 << draw.randrange(8)
             file.write_bytes(damaged[: draw.randrange(end)] if draw.random() < 0.3 else damaged)
             try:
-                optimizer_state.read(tmp_path / "out")
+                optimizer_state.read_state(tmp_path / "out")
             except UserError as error:
                 refused.append(str(error))
         assert all(str(file) in line and "\n" not in line for line in refused)

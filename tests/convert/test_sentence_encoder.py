@@ -15,7 +15,7 @@ from small import model_config
 import bert_jax
 from bert_jax import cli
 from bert_jax.api.embed import Settings, embed
-from bert_jax.config.files import load as config_of
+from bert_jax.config.config_files import load as config_of
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED

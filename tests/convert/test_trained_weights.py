@@ -24,8 +24,8 @@ from bert_jax.config.schema import ComputeConfig
 from bert_jax.convert import weights
 from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.convert.verify import run_verify
+from bert_jax.objectives.known_objectives import task_of
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import task_of
 
 PACKAGE = "rxnfp==0.1.0"
 DIGEST = "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf"

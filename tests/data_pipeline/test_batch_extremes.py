@@ -14,7 +14,7 @@ from test_pairing import original_pairs
 from test_pairing_modes import original_blocks_of, original_swaps
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import MODES as PAIRINGS
 from bert_jax.data_pipeline.pairing.modes import PAIRS

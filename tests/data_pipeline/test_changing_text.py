@@ -322,7 +322,7 @@ def test_an_object_that_is_overwritten_while_it_is_copied_is_not_kept(
 ) -> None:
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     from bert_jax.storage import local_copy
-    from bert_jax.storage.files import path_of
+    from bert_jax.storage.read_files import path_of
 
     server.write("bucket", "a.arrow", OLD.encode())
     path, opened = path_of("gs://bucket/a.arrow"), local_copy.open_bytes

@@ -18,11 +18,11 @@ from tensorflow_itself import ask, needs_tensorflow
 
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.data_pipeline.export import examples, parquet
+from bert_jax.data_pipeline.export import example_files, parquet
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training.batches import held_out_config, phase_batches
-from bert_jax.training.examples import export_examples
+from bert_jax.training.export_examples import export_examples
 
 Columns = dict[str, np.ndarray]
 
@@ -35,14 +35,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty rows of 32 tokens a file: neither a batch of 8 nor an epoch is a number of files."""
-    monkeypatch.setattr(examples, "_FILE_TOKENS", 20 * 32)
+    monkeypatch.setattr(example_files, "_FILE_TOKENS", 20 * 32)
 
 
 def export(store: TokenStore, config: Config, out: Path, **changed: Any) -> list[Path]:
     """Returns the files, in order."""
     options = {"phase": 0, "split_name": "train", "epochs": 1, "format_name": "parquet"}
     export_examples(str(store.path), config, str(out), **(options | changed))
-    return sorted(file for file in out.iterdir() if file.name != examples.ABOUT)
+    return sorted(file for file in out.iterdir() if file.name != example_files.ABOUT)
 
 
 def read_parquet(files: list[Path]) -> Columns:
@@ -276,7 +276,7 @@ def test_the_command_imports_no_jax(store: TokenStore, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    about = json.loads((tmp_path / "out" / examples.ABOUT).read_text())
+    about = json.loads((tmp_path / "out" / example_files.ABOUT).read_text())
     rows = len(read_parquet(sorted((tmp_path / "out").glob("*.parquet")))["labels"])
     assert f"{rows:,} rows of 32 tokens of the train split in 1 file" in done.stdout
     assert about["text"] == store.train.digest

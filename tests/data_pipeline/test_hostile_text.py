@@ -11,7 +11,7 @@ import pytest
 from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.plan import mixing
-from bert_jax.data_pipeline.plan.settings import PlanSettings
+from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
 from bert_jax.data_pipeline.sources import find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store_build.build import build_store

@@ -19,7 +19,7 @@ from stores import StoredDocument, write_store
 import bert_jax
 from bert_jax import cli, exit_codes
 from bert_jax.commands.command import parse
-from bert_jax.config.files import read_config
+from bert_jax.config.config_files import read_config
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.analysis.inspect import (
@@ -403,7 +403,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
         with pytest.raises(UserError, match="not the workdir of a run"):
             batch_view.open_run(Workdir.open(tmp_path))
         with pytest.raises(UserError, match="not the workdir of a run"):
-            workdir.read(Workdir.open(tmp_path))
+            workdir.read_description(Workdir.open(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
     with pytest.raises(UserError, match="not the workdir of a run"):
         batch_view.open_run(Workdir.open(tmp_path))

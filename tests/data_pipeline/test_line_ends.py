@@ -80,11 +80,11 @@ def test_tables_and_tags_of_tasks(tmp_path: Path, end: str) -> None:
     }
     for name, data in rows.items():
         (tmp_path / name).write_bytes(data.encode())
-    sentences = conll.read(tmp_path / "a.conll").examples
+    sentences = conll.read_sentences(tmp_path / "a.conll").examples
     assert [(example.words, example.row) for example in sentences] == [(("A", "b"), 1), (("c",), 4)]
     columns = table.Columns(text="text", label="label")
     texts = {
-        name: [example.texts for example in table.read(tmp_path / name, columns).examples]
+        name: [example.texts for example in table.read_table(tmp_path / name, columns).examples]
         for name in ("a.csv", "a.tsv", "a.jsonl")
     }
     assert texts["a.tsv"] == [("One.",), ("Two.",)]

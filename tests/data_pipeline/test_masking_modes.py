@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked_examples import SPECIAL, make_example, make_rows
 
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.masking.replace import cumulative_limits
-from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ import original_masks as port
 import pytest
 from masked_examples import make_rows
 
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.masking.replace import replace_tokens
-from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.sources import SourceSpec, read
 from bert_jax.data_pipeline.text import sentences

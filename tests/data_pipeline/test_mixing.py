@@ -12,7 +12,7 @@ from test_plan import equal
 
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.plan.settings import parse_weights
+from bert_jax.data_pipeline.plan.plan_settings import parse_weights
 from bert_jax.errors import UserError
 
 SOURCES = ("books", "wiki")

@@ -19,8 +19,8 @@ from bert_jax import cli
 from bert_jax.api.model import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.masking.mode import Mode
-from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled

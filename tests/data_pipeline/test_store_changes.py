@@ -23,7 +23,7 @@ from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store import watched_files
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.training.progress import RunDisplay
@@ -201,7 +201,7 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
     assert line.startswith(f"error: {store.path}: changed while it was in use: train/tokens.npy")
     assert all(saved < step for saved in complete_steps(tmp_path / "run"))
     kinds = {
-        record["kind"] for record in records.records(epath.Path(tmp_path / "run/metrics.jsonl"))
+        record["kind"] for record in run_records.records(epath.Path(tmp_path / "run/metrics.jsonl"))
     }
     assert "finished" not in kinds
     assert "eval" not in kinds or step < 12

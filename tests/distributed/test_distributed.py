@@ -19,7 +19,7 @@ from corpus import small_store
 from processes import LIMIT, Job, assert_same_bits, config_file, deep_config, newest_step
 from signals import with_signals
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as jobs
@@ -334,7 +334,7 @@ def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
 @pytest.mark.processes
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
-        "import jax; from bert_jax.config.files import load\n"
+        "import jax; from bert_jax.config.config_files import load\n"
         "from bert_jax.distributed import cluster, job\n"
         "with job.distributed_job(load('tiny'), cluster.find_topology(), {}) as started:\n"
         "    assert jax.distributed.is_initialized()\n"

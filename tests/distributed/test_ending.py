@@ -33,7 +33,7 @@ from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.rendezvous import Roster
 from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.exit_codes import NUMBERS
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import lifecycle
 from bert_jax.workdir.layout import Workdir
@@ -120,7 +120,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert job.codes() == [NUMBERS, NUMBERS]
         saved = re.search(r"saved as step (\d+)", job.processes[0].said())
         assert saved
-        ends = [r["kind"] for r in records.records(Workdir.open(tmp_path / "run").metrics)]
+        ends = [r["kind"] for r in run_records.records(Workdir.open(tmp_path / "run").metrics)]
         assert ends[-1] == "stopped"  # and no record of a process that was lost after it
         # Every line has time, level and process: output of C++ code, as gloo's, is not shown.
         for index, process in enumerate(job.processes):

@@ -28,7 +28,7 @@ from signals import with_signals
 
 from bert_jax.config.schema import Config
 from bert_jax.exit_codes import LOST, STOPPED
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes
@@ -61,7 +61,7 @@ def start(disturbed, tmp_path) -> Iterator[Any]:
 
 def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
     """Returns all records of a kind, including repeated steps."""
-    found = records.records(Workdir.open(workdir).metrics)
+    found = run_records.records(Workdir.open(workdir).metrics)
     return [record for record in found if record["kind"] == kind]
 
 

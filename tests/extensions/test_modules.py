@@ -12,10 +12,10 @@ from users_modules import THIRDS, command, error, write
 
 from bert_jax import cli
 from bert_jax.data_pipeline import sources
-from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.errors import UserError
 from bert_jax.extensions import registry
-from bert_jax.finetune.tasks import registry as tasks
+from bert_jax.finetune.tasks import task_kinds as tasks
 from bert_jax.storage.digest import file_digest
 
 CONFIG = """

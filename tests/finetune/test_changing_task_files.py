@@ -9,7 +9,7 @@ from test_prepared_glue import write_prepared
 
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import conll, glue, prepared_glue, squad, table
-from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.table import Columns
 from bert_jax.storage import versions
 
@@ -20,15 +20,15 @@ SQUAD = (
 
 
 def read_table(path: Path) -> Examples:
-    return table.read(path, Columns("text", label="label"))
+    return table.read_table(path, Columns("text", label="label"))
 
 
 READERS: dict[str, tuple[str, Callable[[Path], Examples]]] = {
     "a.tsv": ("text\tlabel\nGood.\tyes\nBad.\tno\n", read_table),
     "a.csv": ("text,label\nGood.,yes\nBad.,no\n", read_table),
     "a.jsonl": ('{"text": "Good.", "label": "yes"}\n', read_table),
-    "a.txt": ("Ada I-PER\nlives O\n", conll.read),
-    "a.json": (SQUAD, squad.read),
+    "a.txt": ("Ada I-PER\nlives O\n", conll.read_sentences),
+    "a.json": (SQUAD, squad.read_questions),
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_a_prepared_dataset_that_changes_while_it_is_read(
 
     monkeypatch.setattr(prepared_glue, "read_records", read)
     if change is chmod:
-        assert glue.read("rte", folder, "train").examples
+        assert glue.read_split("rte", folder, "train").examples
         return
     with pytest.raises(UserError, match="changed while it was in use"):
-        glue.read("rte", folder, "train")
+        glue.read_split("rte", folder, "train")

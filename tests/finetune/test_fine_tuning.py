@@ -398,4 +398,4 @@ def test_a_table_of_any_file_is_a_task(folder: Path, tmp_path: Path) -> None:
     assert all(1 / len(data.labels) <= float(line.split("\t")[2]) <= 1 for line in said)
     assert find_model(f"{tmp_path / 'run'}@1")[0].endswith("@1")
     with pytest.raises(UserError, match=r"run: not the workdir .*; did you mean .*run/seed-0\?"):
-        description.read(Workdir.open(tmp_path / "run"))
+        description.read_description(Workdir.open(tmp_path / "run"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.glue import TASKS, read, read_dev
+from bert_jax.finetune.tasks.glue import TASKS, read_dev, read_split
 
 MNLI_COLUMNS = (
     "index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse",
@@ -21,7 +21,7 @@ def write(path: Path, *rows: str, start: str = "", end: str = "\n") -> None:
 
 
 def found(task: str, folder: Path, split: str) -> list[tuple]:
-    return [(e.id, *e.texts, e.label) for e in read(task, folder, split).examples]
+    return [(e.id, *e.texts, e.label) for e in read_split(task, folder, split).examples]
 
 
 def test_the_table_has_glues_nine_tasks_with_their_published_metrics() -> None:
@@ -60,7 +60,7 @@ def test_cola_as_released_has_two_dev_files_and_no_header(tmp_path: Path) -> Non
     write(tmp_path / "in_domain_train.tsv", "gj04|1||A train.", "gj04|0|*|One train.")
     write(tmp_path / "in_domain_dev.tsv", 'gj04|0|*|He "said.')
     write(tmp_path / "out_of_domain_dev.tsv", "clc95|1||Guess who.", end="")
-    train, dev = read("cola", tmp_path, "train"), read("cola", tmp_path, "dev")
+    train, dev = read_split("cola", tmp_path, "train"), read_split("cola", tmp_path, "dev")
     assert [(e.id, e.texts, e.label, e.row) for e in train.examples] == [
         ("0", ("A train.",), 1, 1),
         ("1", ("One train.",), 0, 2),
@@ -86,7 +86,7 @@ def test_mrpc_as_released_has_a_bom_and_its_dev_split_in_the_training_file(tmp_p
     write(tmp_path / "msr_paraphrase_train.txt", header, *rows, start="\ufeff", end="\r\n")
     write(tmp_path / "msr_paraphrase_test.txt", header, "0|1|2|E|F", start="\ufeff")
     with pytest.raises(UserError, match=r"copy GLUE's dev_ids.tsv or mrpc_dev_ids.tsv there"):
-        read("mrpc", tmp_path, "train")
+        read_split("mrpc", tmp_path, "train")
     write(tmp_path / "dev_ids.tsv", "20|21")
     assert found("mrpc", tmp_path, "train") == [
         ("0", 'Say "it.', "He said.", 1),
@@ -94,8 +94,8 @@ def test_mrpc_as_released_has_a_bom_and_its_dev_split_in_the_training_file(tmp_p
     ]
     assert found("mrpc", tmp_path, "dev") == [("0", "A", "B", 0)]
     assert found("mrpc", tmp_path, "test") == [("0", "E", "F", 0)]
-    assert read("mrpc", tmp_path, "train").dropped == {"in the dev split": 1}
-    assert read("mrpc", tmp_path, "dev").dropped == {"in the train split": 2}
+    assert read_split("mrpc", tmp_path, "train").dropped == {"in the dev split": 1}
+    assert read_split("mrpc", tmp_path, "dev").dropped == {"in the train split": 2}
 
 
 def test_stsb_is_read_with_a_header_and_as_released_without_one(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_stsb_is_read_with_a_header_and_as_released_without_one(tmp_path: Path) 
     ]
     write(tmp_path / "train.tsv", header, "0|news|f|2012|1|none|none|A|B|5.5")
     with pytest.raises(UserError, match=r"row 2: score '5.5' is not a number from 0 to 5$"):
-        read("stsb", tmp_path, "train")
+        read_split("stsb", tmp_path, "train")
 
 
 def test_broken_rows_of_qqp_are_counted(tmp_path: Path) -> None:
     header = "id|qid1|qid2|question1|question2|is_duplicate"
     write(tmp_path / "train.tsv", header, "5|1|2|Why?|How?|0", "6|3|4|Is this", "a row?|No.|1")
-    examples = read("qqp", tmp_path, "train")
+    examples = read_split("qqp", tmp_path, "train")
     assert [(e.id, e.label) for e in examples.examples] == [("5", 0)]
     assert examples.dropped == {"broken row": 2}
 
@@ -129,7 +129,7 @@ def test_mnli_has_two_dev_sets_and_rows_without_a_gold_label(tmp_path: Path) -> 
     made = [row.format(0, "entailment"), row.format(1, "-"), row.format(2, "contradiction")]
     for split in ("dev_matched", "dev_mismatched"):
         write(tmp_path / f"{split}.tsv", header, *made)
-        examples = read("mnli", tmp_path, split)
+        examples = read_split("mnli", tmp_path, split)
         assert [(e.id, e.label, e.row) for e in examples.examples] == [("0", 0, 2), ("2", 2, 4)]
         assert examples.dropped == {'gold_label is "-"': 1}
     write(tmp_path / "test_matched.tsv", "|".join(MNLI_COLUMNS), row[: row.index("|neutral")])
@@ -138,11 +138,11 @@ def test_mnli_has_two_dev_sets_and_rows_without_a_gold_label(tmp_path: Path) -> 
     assert [(e.id, e.row) for e in both.examples] == [("0", 2), ("2", 4)] * 2
     assert both.dropped == {'gold_label is "-"': 2}
     assert both.path.endswith("dev_mismatched.tsv")
-    assert [e.label for e in read("mnli", tmp_path, "test_matched").examples] == [None]
+    assert [e.label for e in read_split("mnli", tmp_path, "test_matched").examples] == [None]
     write(tmp_path / "diagnostic.tsv", "index|sentence1|sentence2", "0|The cat.|The dog.")
     assert found("mnli", tmp_path, "diagnostic") == [("0", "The cat.", "The dog.", None)]
     with pytest.raises(UserError, match="mnli has no split 'dev'; valid: dev_matched"):
-        read("mnli", tmp_path, "dev")
+        read_split("mnli", tmp_path, "dev")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_damaged_name_does_not_make_a_file_one_without_labels(task: str, tmp_p
 
     def read_with(*header: str) -> list[tuple[str, object]]:
         write(tmp_path / f"{split}.tsv", "|".join(header), row)
-        return [(e.id, e.label) for e in read(task, tmp_path, split).examples]
+        return [(e.id, e.label) for e in read_split(task, tmp_path, split).examples]
 
     ((name, target),) = read_with(*columns, label)
     assert (name, target is None) == (columns[0], False)
@@ -219,34 +219,34 @@ def test_a_damaged_name_does_not_make_a_file_one_without_labels(task: str, tmp_p
 def test_a_bad_row_is_named(rows: list[str], problem: str, tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "sentence|label", *rows)
     with pytest.raises(UserError) as error:
-        read("sst2", tmp_path, "dev")
+        read_split("sst2", tmp_path, "dev")
     assert str(error.value) == f"{tmp_path / 'dev.tsv'}: {problem}"
 
 
 def test_what_is_not_utf8_is_named_with_its_row(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t1\n")
     with pytest.raises(UserError, match=r"dev.tsv: row 3: not UTF-8 at byte 4 \(0xe9\)"):
-        read("sst2", tmp_path, "dev")
+        read_split("sst2", tmp_path, "dev")
 
 
 def test_an_empty_text_is_kept_and_a_blank_row_counted(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "sentence|label", "|1", "", "good|0")
-    examples = read("sst2", tmp_path, "dev")
+    examples = read_split("sst2", tmp_path, "dev")
     assert [(e.id, *e.texts, e.row) for e in examples.examples] == [("0", "", 2), ("1", "good", 4)]
     assert examples.dropped == {"blank row": 1}
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'sst-2' is not a task of GLUE; did you mean sst2"):
-        read("sst-2", tmp_path, "dev")
+        read_split("sst-2", tmp_path, "dev")
     with pytest.raises(UserError, match=r"dev.tsv, or in_domain_dev.tsv and out_of_domain_dev.tsv"):
-        read("cola", tmp_path, "dev")
+        read_split("cola", tmp_path, "dev")
     write(tmp_path / "dev.tsv", "text|label", "good|1")
     with pytest.raises(UserError, match=r"dev.tsv: no column 'sentence'; valid: label, text"):
-        read("sst2", tmp_path, "dev")
+        read_split("sst2", tmp_path, "dev")
     (tmp_path / "train.tsv").write_bytes(b"")
     with pytest.raises(UserError, match=r"train.tsv: empty; it should start with a header"):
-        read("sst2", tmp_path, "train")
+        read_split("sst2", tmp_path, "train")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_the_released_files_have_glues_counts(
     real_data: Path, task: str, folder: str, split: str, count: int, positive: int
 ) -> None:
     """positive: examples of the class with id 1."""
-    examples = read(task, real_data / "glue" / folder, split)
+    examples = read_split(task, real_data / "glue" / folder, split)
     assert len(examples.examples) == count
     assert sum(e.label for e in examples.examples) == positive
     assert examples.dropped == {}

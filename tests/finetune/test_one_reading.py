@@ -29,8 +29,8 @@ from bert_jax.convert.tokenizer_files import tokenizer_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.task_tokenizer import find_tokenizer
+from bert_jax.objectives.known_objectives import task_of
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import task_of
 from bert_jax.workdir.layout import Workdir
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -10,9 +10,9 @@ from small_task import task_config, write_task
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune.task_data import open_task
-from bert_jax.finetune.tasks.examples import Examples
-from bert_jax.finetune.tasks.glue import TASKS, dev_splits, read, read_dev
-from bert_jax.finetune.tasks.registry import kind_of
+from bert_jax.finetune.tasks.glue import TASKS, dev_splits, read_dev, read_split
+from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.workdir.layout import Workdir
 
 # Features of the texts and names of the labels, in their order, as the dataset `glue` has them.
@@ -95,8 +95,8 @@ def content(examples: Examples) -> tuple:
 def test_the_examples_are_those_of_the_original_files(task: str, tmp_path: Path) -> None:
     before = "tensorflow" in sys.modules  # of another test
     originals, prepared = write_originals(tmp_path / "tsv", task), write_prepared(tmp_path, task)
-    train, dev = read(task, prepared, "train"), read_dev(task, prepared)
-    assert content(train) == content(read(task, originals, "train"))
+    train, dev = read_split(task, prepared, "train"), read_dev(task, prepared)
+    assert content(train) == content(read_split(task, originals, "train"))
     assert content(dev) == content(read_dev(task, originals))
     assert train.path.split(" + ") == [
         f"{prepared}/glue-train.array_record-0000{i}-of-00002" for i in range(2)
@@ -135,15 +135,17 @@ def test_the_folder_of_all_tasks_has_each_and_the_diagnostic_split(tmp_path: Pat
     write_prepared(tmp_path, "mnli")
     write_prepared(tmp_path, "mnli", configuration="ax")
     glue = tmp_path / "glue"
-    assert content(read("rte", glue, "dev")) == content(read("rte", glue / "rte/2.0.0", "dev"))
-    found = [(e.texts, e.label) for e in read("mnli", glue, "diagnostic").examples]
+    assert content(read_split("rte", glue, "dev")) == content(
+        read_split("rte", glue / "rte/2.0.0", "dev")
+    )
+    found = [(e.texts, e.label) for e in read_split("mnli", glue, "diagnostic").examples]
     assert found == [(texts, None) for texts, _ in rows_of("mnli", "test")]
     assert error_of("sst2", glue, "dev").startswith(f"{glue}: has 3 configurations (ax, mnli, rte)")
 
 
 def error_of(task: str, folder: Path, split: str = "train") -> str:
     with pytest.raises(UserError) as caught:
-        read(task, folder, split)
+        read_split(task, folder, split)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -19,8 +19,8 @@ from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks.encoding import encode
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import learned_by
 from bert_jax.workdir.layout import Workdir
 
 TEXTS = ["bal bel dil", "fom", "gun gir bal dom fel bin"]

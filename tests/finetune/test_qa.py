@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.labeled_examples import Question
 from bert_jax.finetune.tasks.qa import Lengths, Window, predict, windows
 
 CONTEXT = "Hello World! Naïve café, 3.14 (ÜBER) hello tab x y and zero width inside"

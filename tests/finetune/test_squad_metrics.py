@@ -14,7 +14,7 @@ from squad_cases import GROUP, THRESHOLDS, peer_scores, squad_cases
 
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import squad_metrics
-from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.labeled_examples import Question
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/goldens/squad_scores.json.xz"

@@ -30,7 +30,7 @@ def test_columns_are_named_in_any_order(tmp_path: Path) -> None:
     path = made(
         tmp_path, "mail.csv", '\ufeffid,kind,body\n7,spam,"Buy, ""now""\nor never"\n8,ham,Hi\n'
     )
-    examples = table.read(path, Columns("body", label="kind"))
+    examples = table.read_table(path, Columns("body", label="kind"))
     assert (examples.kind, examples.labels) == ("classification", ("ham", "spam"))
     assert [(e.id, e.texts, e.label, e.row) for e in examples.examples] == [
         ("0", ('Buy, "now"\nor never',), 1, 2),
@@ -40,23 +40,23 @@ def test_columns_are_named_in_any_order(tmp_path: Path) -> None:
 
 def test_white_space_in_a_header_is_no_part_of_a_name(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "text \t\u200blabel\u00a0\nA\tx\n")
-    (example,) = table.read(path, Columns("text", label="label")).examples
+    (example,) = table.read_table(path, Columns("text", label="label")).examples
     assert (example.texts, example.label) == (("A",), 0)
 
 
 def test_quotes_of_a_tsv_are_text(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", 'text\tscore\n"A 5" disk\t1.5\n')
-    (example,) = table.read(path, Columns("text", score="score")).examples
+    (example,) = table.read_table(path, Columns("text", score="score")).examples
     assert (example.texts, example.label) == (('"A 5" disk',), 1.5)
     path = made(tmp_path, "b.csv", 'text\n"never closed\n')
     with pytest.raises(UserError, match=r"b.csv: row 2: a stray quote .* or give a .tsv"):
-        table.read(path, Columns("text"))
+        table.read_table(path, Columns("text"))
 
 
 def test_jsonl_has_keys_for_columns(tmp_path: Path) -> None:
     lines = ['{"a": "One", "b": "two", "y": 10}', "", '{"b": "", "a": "x", "y": 9}']
     path = made(tmp_path, "a.jsonl", "\n".join(lines))
-    examples = table.read(path, Columns("a", "b", label="y"))
+    examples = table.read_table(path, Columns("a", "b", label="y"))
     assert examples.labels == ("9", "10")
     assert [(e.texts, e.label) for e in examples.examples] == [(("One", "two"), 1), (("x", ""), 0)]
     assert examples.dropped == {"blank row": 1}
@@ -85,20 +85,20 @@ def test_jsonl_has_keys_for_columns(tmp_path: Path) -> None:
 def test_labels_are_what_they_say_not_how_they_are_typed(typed, names, tmp_path: Path) -> None:
     rows = [f'{{"text": "A", "label": {label}}}\n' for label in typed]
     path, columns = made(tmp_path, "a.jsonl", "".join(rows)), Columns("text", label="label")
-    examples = table.read(path, columns)
+    examples = table.read_table(path, columns)
     assert examples.labels == names
     assert any("are one class" in note for note in examples.notes) is (len(typed) > len(names))
-    again = table.read(path, columns, labels=names)
+    again = table.read_table(path, columns, labels=names)
     assert [e.label for e in again.examples] == [e.label for e in examples.examples]
 
 
 def test_labels_that_differ_in_case_are_said_to_be_two(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "text\tlabel\nA\tSpam\nB\tspam\n")
-    examples = table.read(path, Columns("text", label="label"))
+    examples = table.read_table(path, Columns("text", label="label"))
     assert examples.labels == ("Spam", "spam")
     wanted = "labels 'Spam' and 'spam' are 2 classes, though only their case differs"
     assert examples.notes == [wanted]
-    tags = conll.read(made(tmp_path, "a.txt", "A B-PER\nB B-Per\n"))
+    tags = conll.read_sentences(made(tmp_path, "a.txt", "A B-PER\nB B-Per\n"))
     assert tags.notes == ["labels 'PER' and 'Per' are 2 classes, though only their case differs"]
 
 
@@ -115,22 +115,24 @@ def test_labels_that_may_be_one_class_are_said_to_be_two(
     one: str, other: str, why: str, tmp_path: Path
 ) -> None:
     path = made(tmp_path, "a.tsv", f"text\tlabel\nA\t{one}\nB\t{other}\n")
-    (note,) = table.read(path, Columns("text", label="label")).notes
+    (note,) = table.read_table(path, Columns("text", label="label")).notes
     assert note.endswith(f"are 2 classes, though {why}")
 
 
 def test_labels_of_a_model_are_found_as_they_are_written_first(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "text\tlabel\nA\t1.0\nB\t1\nC\t1.00\n")
-    examples = table.read(path, Columns("text", label="label"), labels=["1.0", "1"]).examples
+    examples = table.read_table(path, Columns("text", label="label"), labels=["1.0", "1"]).examples
     assert [example.label for example in examples] == [0, 1, 1]
 
 
 def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "text\tlabel\nA\tham\n")
-    (example,) = table.read(path, Columns("text", label="label"), labels=["spam", "ham"]).examples
+    (example,) = table.read_table(
+        path, Columns("text", label="label"), labels=["spam", "ham"]
+    ).examples
     assert example.label == 1
     with pytest.raises(UserError, match=r"a.tsv: row 2: label 'ham' is not one of spam, eggs$"):
-        table.read(path, Columns("text", label="label"), labels=["spam", "eggs"])
+        table.read_table(path, Columns("text", label="label"), labels=["spam", "eggs"])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
 def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: Path) -> None:
     path = made(tmp_path, name, text)
     with pytest.raises(UserError) as error:
-        table.read(path, Columns("text", label="label"))
+        table.read_table(path, Columns("text", label="label"))
     assert str(error.value).startswith(f"{path}: {problem}")
     assert "\n" not in str(error.value)
 
@@ -180,14 +182,14 @@ def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: P
 @pytest.mark.parametrize("name", ["reviews", "a.tsv"])
 def test_a_file_that_is_missing_is_one_line(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?i)no such file") as error:
-        table.read(tmp_path / name, Columns("text", label="label"))
+        table.read_table(tmp_path / name, Columns("text", label="label"))
     assert "\n" not in str(error.value)
 
 
 def test_a_file_of_a_spreadsheet_is_converted_from_utf_16(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes("text\tlabel\nA\tx\n".encode("utf-16"))
     with pytest.raises(UserError, match=r"row 1: not UTF-8 .* iconv -f UTF-16 -t UTF-8"):
-        table.read(tmp_path / "a.tsv", Columns("text", label="label"))
+        table.read_table(tmp_path / "a.tsv", Columns("text", label="label"))
 
 
 def followed(message: str, old: Path, new: Path) -> None:
@@ -211,8 +213,8 @@ def test_the_command_for_another_encoding_gives_the_text(reader, encoding, tmp_p
     if encoding == "utf-16" and reader == "text":
         pytest.skip("refused by its format, before any line")
     read = {
-        "table": lambda: table.read(old, Columns("text")),
-        "squad": lambda: squad.read(old),
+        "table": lambda: table.read_table(old, Columns("text")),
+        "squad": lambda: squad.read_questions(old),
         "text": lambda: list(reading.lines(old)),
     }
     with pytest.raises(UserError) as error:
@@ -228,9 +230,9 @@ def test_the_command_for_another_encoding_gives_the_text(reader, encoding, tmp_p
 def test_the_command_for_a_json_array_gives_its_objects(name, text, tmp_path: Path) -> None:
     old, new = made(tmp_path, name, text), tmp_path / "new.jsonl"
     with pytest.raises(UserError) as error:
-        table.read(old, Columns("text"))
+        table.read_table(old, Columns("text"))
     followed(str(error.value), old, new)
-    assert [e.texts for e in table.read(new, Columns("text")).examples] == [("A",), ("B",)]
+    assert [e.texts for e in table.read_table(new, Columns("text")).examples] == [("A",), ("B",)]
     spec = parse_source(f"jsonl:{old}")
     (part,) = jsonl.ranges(spec, old)
     with pytest.raises(
@@ -250,7 +252,7 @@ def test_the_command_for_a_json_array_gives_its_objects(name, text, tmp_path: Pa
 def test_a_score_is_a_number(score: str, tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", f"text\tscore\nA\t{score}\n")
     with pytest.raises(UserError, match=f"row 2: score '{score}' is not a number$"):
-        table.read(path, Columns("text", score="score"))
+        table.read_table(path, Columns("text", score="score"))
 
 
 # CoNLL -------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ Peter NNP B-NP I-PER
 
 
 def test_iob1_as_released_is_read_as_iob2(tmp_path: Path) -> None:
-    examples = conll.read(made(tmp_path, "train.txt", RELEASED))
+    examples = conll.read_sentences(made(tmp_path, "train.txt", RELEASED))
     assert examples.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
     tags = [[examples.labels[i] for i in e.labels] for e in examples.examples]
     assert tags == [["B-ORG", "O", "B-LOC", "B-LOC", "I-LOC", "B-ORG"], ["B-PER"]]
@@ -279,12 +281,14 @@ def test_iob1_as_released_is_read_as_iob2(tmp_path: Path) -> None:
 
 def test_iob2_stays_as_it_is(tmp_path: Path) -> None:
     text = "A\tB-X\nb\tI-X\nC\tB-X\nd\tO\n"
-    examples = conll.read(made(tmp_path, "a.txt", text), labels=["I-X", "O", "B-X"])
+    examples = conll.read_sentences(made(tmp_path, "a.txt", text), labels=["I-X", "O", "B-X"])
     assert [e.labels for e in examples.examples] == [(2, 0, 2, 1)]
 
 
 def test_a_file_without_tags_has_words(tmp_path: Path) -> None:
-    examples = conll.read(made(tmp_path, "a.txt", "No\u00a0break\nB\n\nC"), labelled=False)
+    examples = conll.read_sentences(
+        made(tmp_path, "a.txt", "No\u00a0break\nB\n\nC"), labelled=False
+    )
     assert [(e.words, e.labels) for e in examples.examples] == [
         (("No\u00a0break", "B"), None),
         (("C",), None),
@@ -304,7 +308,7 @@ def test_a_file_without_tags_has_words(tmp_path: Path) -> None:
 def test_a_bad_conll_file_is_one_line(text: str, problem: str, tmp_path: Path) -> None:
     path = made(tmp_path, "a.txt", text)
     with pytest.raises(UserError) as error:
-        conll.read(path, labels=["O", "B-X", "I-X"])
+        conll.read_sentences(path, labels=["O", "B-X", "I-X"])
     assert str(error.value) == f"{path}: {problem}"
 
 
@@ -321,20 +325,20 @@ def test_the_word_may_be_in_another_column(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "\n".join(rows))
     for labelled in (True, False):
         with pytest.raises(UserError, match=r"column 1 has no words, but 1, 2, 1, …; .*text=2$"):
-            conll.read(path, labelled=labelled)
-    examples = conll.read(path, word=2, tag=3)
+            conll.read_sentences(path, labelled=labelled)
+    examples = conll.read_sentences(path, word=2, tag=3)
     assert [e.words for e in examples.examples] == [("Ada", "#1"), ("In",)]
     assert [[examples.labels[i] for i in e.labels] for e in examples.examples] == [
         ["B-PER", "O"],
         ["O"],
     ]
     assert examples.dropped == {"comment row": 2}
-    assert [e.words for e in conll.read(path, labelled=False, word=2).examples] == [
+    assert [e.words for e in conll.read_sentences(path, labelled=False, word=2).examples] == [
         ("Ada", "#1"),
         ("In",),
     ]
     with pytest.raises(UserError, match=r"row 2: .* has 4 columns; give the word in column 5"):
-        conll.read(path, word=5, labelled=False)
+        conll.read_sentences(path, word=5, labelled=False)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +353,7 @@ def test_the_word_may_be_in_another_column(tmp_path: Path) -> None:
     ],
 )
 def test_rows_of_words_and_others(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    (sentence,) = conll.read(made(tmp_path, "a.txt", text)).examples
+    (sentence,) = conll.read_sentences(made(tmp_path, "a.txt", text)).examples
     assert sentence.words == words
     assert set(sentence.labels) == {0}
 
@@ -357,8 +361,8 @@ def test_rows_of_words_and_others(text: str, words: tuple[str, ...], tmp_path: P
 def test_a_constant_first_column_is_no_word(tmp_path: Path) -> None:
     path = made(tmp_path, "a.txt", "".join(f"d1 {word} O\n" for word in "abcd"))
     with pytest.raises(UserError, match=r"column 1 has no words, but d1, d1, d1, …; .*text=2$"):
-        conll.read(path)
-    assert conll.read(path, word=1).examples[0].words == ("d1",) * 4
+        conll.read_sentences(path)
+    assert conll.read_sentences(path, word=1).examples[0].words == ("d1",) * 4
 
 
 @pytest.mark.parametrize(
@@ -371,7 +375,7 @@ def test_a_constant_first_column_is_no_word(tmp_path: Path) -> None:
 )
 def test_a_table_is_not_read_as_words(name: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
-        conll.read(made(tmp_path, name, "text\nHello\n"), labelled=False)
+        conll.read_sentences(made(tmp_path, name, "text\nHello\n"), labelled=False)
 
 
 # SQuAD -------------------------------------------------------------------------------------------
@@ -387,12 +391,12 @@ def squad_file(tmp_path: Path, *questions: dict[str, Any]) -> Path:
 def test_squad_1_and_2_are_read(tmp_path: Path) -> None:
     answers = [{"text": "Bob", "answer_start": 8}, {"text": "Ada", "answer_start": 0}]
     impossible = {"is_impossible": True, "answers": [], "plausible_answers": answers}
-    examples = squad.read(squad_file(tmp_path, {"answers": answers}, impossible))
+    examples = squad.read_questions(squad_file(tmp_path, {"answers": answers}, impossible))
     first, second = examples.examples
     assert (first.id, first.question, first.context, first.row) == ("q0", "Who?", "Ada met Bob.", 1)
     assert (first.answers, first.impossible) == ((("Bob", 8), ("Ada", 0)), False)
     assert (second.answers, second.impossible, second.row) == ((), True, 2)
-    (unlabelled,) = squad.read(squad_file(tmp_path, {})).examples
+    (unlabelled,) = squad.read_questions(squad_file(tmp_path, {})).examples
     assert (unlabelled.answers, unlabelled.impossible) == ((), False)
 
 
@@ -427,7 +431,7 @@ def test_squad_1_and_2_are_read(tmp_path: Path) -> None:
 def test_a_bad_question_is_named(questions: list[dict], problem: str, tmp_path: Path) -> None:
     path = squad_file(tmp_path, *questions)
     with pytest.raises(UserError) as error:
-        squad.read(path, strict=True)
+        squad.read_questions(path, strict=True)
     assert str(error.value) == f"{path}: {problem}"
 
 
@@ -481,10 +485,10 @@ def test_a_misspelled_key_of_a_question_is_an_error(key: str, wanted: str, tmp_p
     with pytest.raises(
         UserError, match=f"question 1: key '{key}' looks like '{wanted}'; rename it"
     ):
-        squad.read(path)
+        squad.read_questions(path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"data": []}', '{"data": [{"paragraphs": {}}]}'])
 def test_what_is_no_squad_file_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train.json: (not JSON|no questions|before the first)"):
-        squad.read(made(tmp_path, "train.json", text))
+        squad.read_questions(made(tmp_path, "train.json", text))

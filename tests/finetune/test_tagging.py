@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.examples import Words
+from bert_jax.finetune.tasks.labeled_examples import Words
 from bert_jax.finetune.tasks.tagging import predict, token_labels, windows
 
 WORDS = ("hello", "world", "naïve", "hellohello", "3.14", "\u200b", "a")

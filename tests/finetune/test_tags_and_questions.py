@@ -51,7 +51,7 @@ def test_tags_are_learned_predicted_and_exported(
     assert predict(*words, f"--out={out}", "--nbest=nbest.json") == 1
     assert "--nbest has no effect for a tagging model; leave it out\n" in capsys.readouterr().err
     assert predict(*words, f"--out={out}") == 0
-    truth = conll.read(folder / "dev.txt")
+    truth = conll.read_sentences(folder / "dev.txt")
     found = [
         [line.split(" ") for line in part.splitlines()]
         for part in out.read_text().removesuffix("\n\n").split("\n\n")
@@ -91,7 +91,7 @@ def test_answers_are_learned_predicted_and_exported(folder: Path, tmp_path: Path
     words = [f"--{name}={file}" for name, file in files.items()]
     assert predict(f"--model={tmp_path / 'run'}", f"--input={source}", *words) == 0
     answers, best, odds = (json.loads(file.read_text()) for file in files.values())
-    questions = squad.read(source).examples
+    questions = squad.read_questions(source).examples
     assert list(answers) == list(best) == list(odds) == [one.id for one in questions]
     scores = squad_metrics.scores(questions, answers)
     assert scores["f1"] / 100 == pytest.approx(run["f1"])

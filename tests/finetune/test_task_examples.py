@@ -31,7 +31,7 @@ def test_the_sums_are_those_of_the_run(task: str, tmp_path: Path) -> None:
     data = finetune(config, tmp_path / "run")
     file = tmp_path / "held_out.npz"
     assert cli.main(["evaluate", f"--workdir={tmp_path / 'run'}", f"--per_example={file}"]) == 0
-    values, about = per_example.read(file)
+    values, about = per_example.read_losses(file)
     (name,) = values
     assert name == f"task/{task}"
     (objective,) = values[name].sums

@@ -18,8 +18,8 @@ from bert_jax.checkpoint import manager
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.runs import finetune
-from bert_jax.finetune.tasks.registry import KINDS
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.finetune.tasks.task_kinds import KINDS
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 

@@ -27,7 +27,7 @@ from bert_jax.launch.tpu.backend import Tpu
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import READY as IS_READY
 from bert_jax.launch.tpu.history import RUNNING, End, HostState, Plan, Retired
-from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.submission import Submission
 
 pytestmark = pytest.mark.processes

@@ -30,7 +30,7 @@ from bert_jax.launch.tpu import backend as tpu
 from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
 from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, History, HostState, used
-from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.watch import SILENT, Watcher
 
 LIMITS = Limits(max_preemptions=2, max_failures=1, grace=0.0, noticing=0.0, margin=0.0)

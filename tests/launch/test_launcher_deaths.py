@@ -13,9 +13,9 @@ from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.agent.coordinator import Coordinator, Events
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import INSTALLING, READY, RUNNING, HostState, used
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.queued_resources import ApiError
 from bert_jax.launch.tpu.reconcile import Resource, transient_code
-from bert_jax.launch.tpu.records import Records
 from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import ABSENT, SILENT, Watcher
 

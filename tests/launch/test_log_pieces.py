@@ -5,8 +5,8 @@ from memory_bucket import MemoryBucket
 
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.tpu.history import Attempt, History, Plan
+from bert_jax.launch.tpu.job_records import Records, Snapshot
 from bert_jax.launch.tpu.log_pieces import Printer, print_last
-from bert_jax.launch.tpu.records import Records, Snapshot
 from bert_jax.launch.tpu.submission import Submission
 
 

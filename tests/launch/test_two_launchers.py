@@ -10,8 +10,8 @@ from bert_jax.errors import UserError
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.tpu import submit, teardown
 from bert_jax.launch.tpu.history import RUNNING, Attempt, End, HostState, Plan
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.reconcile import Resource
-from bert_jax.launch.tpu.records import Records
 from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import OtherLauncherError, Watcher
 

@@ -8,8 +8,8 @@ from memory_bucket import MemoryBucket
 from bert_jax.exit_codes import LOST
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.tpu.history import READY, End, HostState
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.reconcile import Resource
-from bert_jax.launch.tpu.records import Records
 from bert_jax.launch.tpu.submission import Submission
 from bert_jax.launch.tpu.watch import ABSENT, OtherLauncherError, Watcher
 

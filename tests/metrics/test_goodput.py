@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.metrics import goodput
-from bert_jax.metrics import records as metrics
+from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.attempts import split
 
 Record = dict[str, Any]

@@ -16,7 +16,7 @@ from runs import metric_writer, read_records
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 
 
 def no_constant(name: str) -> None:
@@ -102,7 +102,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
     writer = metric_writer(tmp_path)
     writer.event("start", 7, 0)
     writer.close()
-    there = list(records.records(epath.Path(tmp_path / "metrics.jsonl")))
+    there = list(run_records.records(epath.Path(tmp_path / "metrics.jsonl")))
     assert [(r["kind"], r["step"]) for r in there[49:]] == [("skipped", 49), ("start", 7)]
 
 
@@ -126,7 +126,9 @@ def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_pa
     done = run_process(script, tmp_path)
     assert done.returncode == 0
     assert (done.stdout + done.stderr).count("cannot be written (File too large)") == 2
-    steps = [record["step"] for record in records.records(epath.Path(tmp_path / "metrics.jsonl"))]
+    steps = [
+        record["step"] for record in run_records.records(epath.Path(tmp_path / "metrics.jsonl"))
+    ]
     assert steps == list(range(300))
     ((_, _, *curve),) = events(tmp_path)
     assert [event.step for event in curve] == list(range(300))

@@ -7,7 +7,7 @@ import pytest
 from processes import Job, assert_same_bits, newest_step
 
 from bert_jax.exit_codes import STOPPED
-from bert_jax.metrics import goodput, records
+from bert_jax.metrics import goodput, run_records
 from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes
@@ -27,5 +27,5 @@ def test_four_processes_with_four_wrong_clocks(disturbed, undisturbed, tmp_path)
     with Job(disturbed, workdir, tmp_path, processes=4, program=PROGRAM) as job:
         assert job.codes() == [0] * 4, job.said()
     assert_same_bits(undisturbed, workdir)
-    account = goodput.account(list(records.records(Workdir.open(workdir).metrics)))
+    account = goodput.account(list(run_records.records(Workdir.open(workdir).metrics)))
     assert goodput.render(account)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model import encoder
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare, init_params
-from bert_jax.objectives.registry import chosen
 from bert_jax.ops import dropout, embedding_lookup, hashing
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh

@@ -8,8 +8,8 @@ import pytest
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Keys
+from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING
 from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
-from bert_jax.objectives.registry import BERT_FOR_PRETRAINING
 
 LENGTH = 64
 PLAIN = ComputeConfig.plain()

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from small import COMPUTE, model_config
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params

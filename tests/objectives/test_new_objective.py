@@ -13,8 +13,8 @@ from runs import read_records
 from bert_jax.api.model import load
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Dense
+from bert_jax.objectives.known_objectives import OBJECTIVES, chosen
 from bert_jax.objectives.objective import Objective, Tensor
-from bert_jax.objectives.registry import OBJECTIVES, chosen
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.publish.export import run_export
 from bert_jax.reporting import status, status_page, status_text
@@ -88,7 +88,7 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     assert evaluated["half/accuracy"] >= 0.5
     assert "HALF loss" in capsys.readouterr().out
 
-    assert "HALF" in status_text.render(status.read(run))
+    assert "HALF" in status_text.render(status.read_status(run))
     status_page.write_page(run, tmp_path / "run.html")
     assert "Half of the vocabulary: loss" in (tmp_path / "run.html").read_text()
 

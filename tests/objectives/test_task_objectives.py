@@ -13,8 +13,8 @@ from small import COMPUTE
 
 from bert_jax.config.task_model import HeadConfig
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.known_objectives import OBJECTIVES, task_of
 from bert_jax.objectives.pretraining_model import declare, encoder_rows
-from bert_jax.objectives.registry import OBJECTIVES, task_of
 from bert_jax.objectives.total import all_sums, denominators, summarize
 
 CORPUS = Corpus(("text",), np.zeros(TINY.vocab_size, np.float32))

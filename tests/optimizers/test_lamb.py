@@ -14,10 +14,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from small import run_config
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.convert import weights as names
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare, init_params
-from bert_jax.objectives.registry import chosen
 from bert_jax.optimizers import lamb, optimizer
 from bert_jax.parallel import partition
 

@@ -16,8 +16,8 @@ from small_step import CORPUS, mesh_of, place, rows_of, small
 
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import chosen
 from bert_jax.optimizers import newton_schulz, optimizer
 from bert_jax.parallel import partition
 from bert_jax.training.state_sharding import param_specs

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.schema import OptimizerConfig
 from bert_jax.optimizers import adam, optimizer

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.config.shipped import shipped
 from bert_jax.errors import UserError

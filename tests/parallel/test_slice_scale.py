@@ -124,7 +124,7 @@ def compile_case(
     from bert_jax.aot import lower, topology
     from bert_jax.aot.cost import analysis
     from bert_jax.aot.cost.memory import ResidentBytes
-    from bert_jax.config.files import load
+    from bert_jax.config.config_files import load
     from bert_jax.hardware import slices
     from bert_jax.parallel.mesh import make_mesh
 

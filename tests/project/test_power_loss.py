@@ -12,7 +12,7 @@ from etils import epath
 from power_loss import NAMES, Names, watched
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.data_pipeline.plan import files as plan_files
+from bert_jax.data_pipeline.plan import columns as plan_files
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.manifest import fetch_manifest
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_was_written_stays(disk: Path, names: Names) -> None:
     with watched(disk) as power:
         orbax_io.write(folder, items, {"about": 3})
     power.lose(names)
-    found = orbax_io.read(folder, items)
+    found = orbax_io.read_arrays(folder, items)
     assert np.array_equal(found["params"]["a"], items["params"]["a"])
     for cut in range(4):
         with watched(disk, cut_before=cut) as power:

@@ -31,7 +31,7 @@ from typed_commands import TYPED, Typed
 from bert_jax import cli
 from bert_jax.commands.command import define_flags
 from bert_jax.config.ablation import AblationConfig
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.serialization import flatten, to_dict
 
 pytestmark = pytest.mark.processes

@@ -37,7 +37,7 @@ HOST = "runs on a machine of its own, with files that the launcher wrote there"
 ALLOWED = {
     "bert_jax/api/vector_files.py": OWN,
     "bert_jax/ablation/run.py": "a pipe of its own",
-    "bert_jax/config/files.py": "a program, which is_file was asked about",
+    "bert_jax/config/config_files.py": "a program, which is_file was asked about",
     "bert_jax/config/unknown_keys.py": SYSTEM,
     "bert_jax/extensions/modules.py": "a program, which isfile was asked about",
     "bert_jax/convert/safetensors_file.py": CHECKED,
@@ -51,7 +51,7 @@ ALLOWED = {
     "data_pipeline/store_build/shard_files.py": VERIFIED,
     "data_pipeline/store_build/worker_package.py": SYSTEM,
     "data_pipeline/text/wikitext_words.py": SYSTEM,
-    "data_pipeline/plan/files.py": "a cache; numpy maps a regular file only",
+    "data_pipeline/plan/columns.py": "a cache; numpy maps a regular file only",
     "data_pipeline/random/numba_jit.py": SYSTEM,
     "data_pipeline/sources/arrow.py": CHECKED,
     "data_pipeline/sources/parquet.py": "a stream of open_bytes",

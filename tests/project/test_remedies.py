@@ -19,7 +19,7 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.commands.command import define_flags
 from bert_jax.config.ablation import AblationConfig
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline import sources
 from bert_jax.errors import UserError, conversion

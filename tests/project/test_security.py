@@ -20,7 +20,7 @@ from test_project import MODULES, ROOT, SOURCES, imports_of, name_of, tree_of
 
 from bert_jax import cli, exit_codes
 from bert_jax.commands.command import define_flags
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -46,7 +46,7 @@ ZIPS = {
     "bert_jax/storage/npz_file.py", "launch/tpu/archive.py",
 }  # fmt: skip
 # Only a --config file is run: it is a program, and says so.
-RUNS_FILES = {"bert_jax/config/files.py"}
+RUNS_FILES = {"bert_jax/config/config_files.py"}
 
 
 @pytest.fixture(scope="module")

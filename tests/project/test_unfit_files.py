@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.config import files as config_files
+from bert_jax.config import config_files as config_files
 from bert_jax.config import values_file
-from bert_jax.convert.files import read_json
+from bert_jax.convert.model_files import read_json
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors, write_tensors
 from bert_jax.convert.sources import local_folder
@@ -20,9 +20,9 @@ from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import conll, splits, squad
-from bert_jax.metrics import records
-from bert_jax.storage.files import open_bytes, read_bytes
+from bert_jax.metrics import run_records
 from bert_jax.storage.npz_file import read_npz
+from bert_jax.storage.read_files import open_bytes, read_bytes
 from bert_jax.training import per_example
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -40,10 +40,10 @@ READERS: dict[str, Callable[[Path], object]] = {
         for kind in ("books", "wikiextractor", "dump", "csv", "parquet", "arrow", "python")
     },
     "files of a task": lambda path: splits.find_split("mnli", path, {"dev": (("d",),)}, "dev"),
-    "metrics": lambda path: list(records.records(path)),
-    "examples": per_example.read,
-    "questions": squad.read,
-    "tags": conll.read,
+    "metrics": lambda path: list(run_records.records(path)),
+    "examples": per_example.read_losses,
+    "questions": squad.read_questions,
+    "tags": conll.read_sentences,
 }
 
 

@@ -22,8 +22,8 @@ from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.objectives.known_objectives import OBJECTIVES, chosen
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import OBJECTIVES, chosen
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 from bert_jax.training.initial import find_initial

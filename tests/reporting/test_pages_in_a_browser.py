@@ -14,7 +14,7 @@ from compiled_reports import made
 from corpus import small_store
 from etils import epath
 
-from bert_jax.ablation import report
+from bert_jax.ablation import report_files
 from bert_jax.aot import report_html
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
 from bert_jax.reporting import html, plots
@@ -56,7 +56,7 @@ def ablation(folder: Path) -> None:
     store = small_store(folder / "store")
     names = {f"with a long name {number} {LONG[:40].replace('/', ' ')}": 0.1 for number in range(2)}
     found = made_results(folder, store, names, seeds=3)
-    report.write(found, {str(store.path): store})
+    report_files.write(found, {str(store.path): store})
     (folder / "A/report.html").rename(folder / "ablation.html")
 
 

@@ -19,11 +19,11 @@ from bert_jax import cli
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from bert_jax.metrics import flops, records
+from bert_jax.metrics import flops, run_records
 from bert_jax.metrics.flops import step_flops
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import chosen
-from bert_jax.reporting.status import as_json, read
+from bert_jax.reporting.status import as_json, read_status
 from bert_jax.reporting.status_text import render
 from bert_jax.training import claim
 from bert_jax.workdir import lock
@@ -64,7 +64,7 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
             phase = config.phase_at(step - 1)[0]
             held_out = {**SCALARS, "loss": 5.0 if step in (20, 90) else 6.0}
             for kind, scalars in (("train", {**SCALARS, **speed}), ("eval", held_out)):
-                record = json.loads(records.line(kind, step, phase, scalars))
+                record = json.loads(run_records.line(kind, step, phase, scalars))
                 log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
             state = {
                 "step": np.int32(step),
@@ -90,7 +90,7 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
 
 
 def test_a_running_run(config, tmp_path):
-    status = read(folder_of_a_run(tmp_path / "run", config, 70))
+    status = read_status(folder_of_a_run(tmp_path / "run", config, 70))
     assert (status.step, status.total_steps, status.working, status.finished) == (
         70, 100, True, False,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_running_run(config, tmp_path):
 
 
 def test_time_left_weighs_the_phases_to_come(config, tmp_path):
-    status = read(folder_of_a_run(tmp_path / "run", config, 60))
+    status = read_status(folder_of_a_run(tmp_path / "run", config, 60))
     assert (status.phase, status.phase_step) == (0, 60)
     short, long = (flops.step_flops(config, phase) for phase in config.phases)
     assert long > 1.9 * short
@@ -122,18 +122,18 @@ def test_time_left_weighs_the_phases_to_come(config, tmp_path):
 
 
 def test_a_stopped_run_and_a_finished_one(config, tmp_path):
-    rest = read(folder_of_a_run(tmp_path / "rest", config, 30, age=7200))
+    rest = read_status(folder_of_a_run(tmp_path / "rest", config, 30, age=7200))
     assert not rest.working
     assert "not running: last record 2 h ago" in render(rest)
     assert "2 h ago" in render(rest)
-    done = read(folder_of_a_run(tmp_path / "done", config, 100, age=7200))
+    done = read_status(folder_of_a_run(tmp_path / "done", config, 100, age=7200))
     assert (done.finished, done.working, done.seconds_left) == (True, False, 0.0)
     assert "finished" in render(done)
     assert {one.step for one in done.checkpoints} == {20, 40, 60, 80, 90, 100}
 
 
 def test_a_run_that_has_just_begun(config, tmp_path):
-    status = read(folder_of_a_run(tmp_path / "run", config, 0))
+    status = read_status(folder_of_a_run(tmp_path / "run", config, 0))
     assert (status.step, status.age, status.checkpoints) == (0, None, [])
     assert "nothing recorded yet" in render(status)
 
@@ -143,8 +143,8 @@ def test_repeated_steps_count_from_the_restart(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30)
     with (run / "metrics.jsonl").open("a") as log:
         for step in (35, 31):
-            log.write(records.line("train", step, 0, {**SCALARS, "step_seconds": 0.5}))
-    assert read(run).step == 31
+            log.write(run_records.line("train", step, 0, {**SCALARS, "step_seconds": 0.5}))
+    assert read_status(run).step == 31
 
 
 @pytest.mark.processes
@@ -164,7 +164,7 @@ def test_the_command_needs_no_jax(config, tmp_path, capsys):
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
     with pytest.raises(UserError, match="not the workdir of a run"):
-        read(tmp_path)
+        read_status(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     assert cli.main(["status", f"--workdir={tmp_path}"]) == 1
     assert "give the --workdir that was given to `bert-jax pretrain`" in capsys.readouterr().err
@@ -172,7 +172,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
 
 def add(run: Path, kind: str, step: int, *, age: float = 0.0, **values: object) -> None:
     """Appends a record, `age` seconds old."""
-    record = json.loads(records.line(kind, step, 0, values))
+    record = json.loads(run_records.line(kind, step, 0, values))
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
 
@@ -192,7 +192,7 @@ def test_a_run_with_failures(config, tmp_path):
     times = {"hosts/own": [0.1, 0.4], "hosts/data_wait": [0.0, 0.3], "hosts/stragglers": ["x late"]}
     add(run, "train", 50, **SCALARS, step_seconds=0.5, tokens_per_second=1.0, **times)
     (run / "quarantine" / "30").mkdir(parents=True)
-    status = read(run)
+    status = read_status(run)
     assert [(one.first, one.last, one.processes, one.ended) for one in status.attempts] == [
         (0, 30, 2, "killed"), (20, 40, 2, "stopped: SIGTERM on host-1"), (40, 50, 2, "running"),
     ]  # fmt: skip
@@ -230,11 +230,11 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
         assert trainer.stdout.readline() == "held\n"
-        assert read(run).working
+        assert read_status(run).working
     finally:
         trainer.kill()
         trainer.communicate(timeout=60)
-    status = read(run)
+    status = read_status(run)
     assert not status.working
     assert status.age < 60
     assert "not running: last record " in render(status)
@@ -245,10 +245,10 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
 def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30, age=7200)
     with lock.lock(Workdir.open(run).lock):
-        status = read(run)
+        status = read_status(run)
         assert (status.working, status.late) == (True, True)
         assert "running, but last record 2 h ago: " in render(status)
-    assert (read(run).working, read(run).late) == (False, False)
+    assert (read_status(run).working, read_status(run).late) == (False, False)
 
 
 def test_a_damaged_checkpoint_is_named_and_not_what_a_restart_uses(config, tmp_path):
@@ -256,14 +256,14 @@ def test_a_damaged_checkpoint_is_named_and_not_what_a_restart_uses(config, tmp_p
     meta = run / "checkpoints" / "30" / "meta" / "metadata"
     (run / "checkpoints" / "40").mkdir()
     meta.write_text(meta.read_text()[:40])
-    status = read(run)
+    status = read_status(run)
     assert {one.step: bool(one.problem) for one in status.checkpoints} == {
         20: False, 30: True, 40: True,
     }  # fmt: skip
     assert status.restart_from == 20
     assert f"not usable  {status.checkpoints[1].problem}" in render(status)
     meta.write_text('{"format_version": 99}')
-    assert "format" in read(run).checkpoints[1].problem
+    assert "format" in read_status(run).checkpoints[1].problem
 
 
 def test_damaged_files_are_one_line_or_none(config, tmp_path, capsys):
@@ -314,19 +314,19 @@ def test_figures_that_are_not_numbers_are_shown_as_such(config, tmp_path):
     add(
         run, "train", 25, **{**SCALARS, "loss": float("nan")}, step_seconds=0.5, tokens_per_second=1
     )
-    assert "loss nan" in render(read(run))
-    assert json.loads(as_json(read(run)))["train"]["loss"] is None
+    assert "loss nan" in render(read_status(run))
+    assert json.loads(as_json(read_status(run)))["train"]["loss"] is None
     add(run, "train", 26)
-    assert "step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(read(run))
+    assert "step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(read_status(run))
 
 
 def test_a_failed_save_is_reported_until_one_succeeds(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 20)
     add(run, "save_failed", 30, reason="no space left")
-    assert "checkpoint save failed at step 30: no space left" in render(read(run))
+    assert "checkpoint save failed at step 30: no space left" in render(read_status(run))
     again = folder_of_a_run(tmp_path / "again", config, 30)
     add(again, "save_failed", 30, reason="no space left")
-    assert "save failed" not in render(read(again))
+    assert "save failed" not in render(read_status(again))
 
 
 def products(jaxpr) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import rich.progress
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.distributed.job import in_process_job
 from bert_jax.runtime.console import console
 from bert_jax.runtime.log import NOTICE, configure_logging, logger

@@ -11,7 +11,7 @@ from gcs_emulator import Emulator, emulated
 from bert_jax.cli import main
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.exit_codes import FAILED, USAGE
-from bert_jax.storage import files, retry
+from bert_jax.storage import read_files, retry
 
 first_contact = pytest.importorskip("bert_jax.storage.first_contact")  # of gcsfs
 
@@ -63,7 +63,7 @@ def test_a_host_that_cannot_be_looked_up_ends_a_command_after_three_look_ups(
 
 def test_a_host_that_was_found_is_not_looked_up_again(server, monkeypatch):
     server.write("bucket", "a", b"text")
-    assert files.size_of("gs://bucket/a") == 4
+    assert read_files.size_of("gs://bucket/a") == 4
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("looked up again"))
     first_contact.check_host({})
 

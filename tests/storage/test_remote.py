@@ -22,7 +22,7 @@ from stores import StoredDocument, write_store
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.cli import main
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.store import manifest as manifest_file
@@ -339,7 +339,7 @@ def test_the_description_of_a_run_is_written_over_a_bad_connection(server, no_pa
         claim.update_config_json(run, description, resuming_at=None)
     server.faults.fail_every = 0
     assert server.names("bucket", "run") == ["run/config.json"]
-    assert workdir.read(run) == description
+    assert workdir.read_description(run) == description
 
 
 def test_a_folder_is_moved_whole_and_never_seems_complete_in_between(server, no_pauses):
@@ -484,7 +484,7 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
     assert [record["step"] for record in read_records(folder, "train")] == [4, 8, 12]
     assert server.names("bucket", "run/tensorboard/")
-    assert status.read(folder).finished
+    assert status.read_status(folder).finished
 
 
 def changed(config: Config) -> Iterator[tuple[str, object]]:

@@ -13,7 +13,7 @@ from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.state import RunState
-from bert_jax.config.files import _execute
+from bert_jax.config.config_files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.training.per_example import PerExample
@@ -117,7 +117,9 @@ def made_results(
     }
     file = write(folder, variants=variants, seeds=tuple(range(seeds)))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    ablation, planned = budget.equalize_budgets(spec.read(values), {str(store.path): store})
+    ablation, planned = budget.equalize_budgets(
+        spec.parse_ablation(values), {str(store.path): store}
+    )
     plan = record.describe(ablation)
     (folder / "A").mkdir(exist_ok=True)
     own = AblationDir.open(folder / "A")

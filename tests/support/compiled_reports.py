@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.aot import report
+from bert_jax.aot import compile_report
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.collectives import Traffic
 from bert_jax.aot.cost.cycles import Line, Operation, Share
@@ -15,7 +15,7 @@ from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.aot.memory_advice import Remedy
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.hardware import slices
 from bert_jax.metrics.flops import step_flops
 
@@ -46,18 +46,20 @@ def analysis(**changes: Any) -> Analysis:
     return dataclasses.replace(whole, **changes)
 
 
-def made(fits: bool = True, found: Analysis | None = None, config: str = "base") -> report.Report:
+def made(
+    fits: bool = True, found: Analysis | None = None, config: str = "base"
+) -> compile_report.Report:
     whole, of = load(config), slices.find("v5e-16")
     limit = of.generation.accelerator.usable_bytes
     memory = Memory(GIB, 2 * GIB, 10**6, (3 if fits else 30) * GIB, 0, limit, fits)
     advice = () if fits else (Remedy({"phases[0].micro_batches": 4}, 12 * GIB),)
     phase = whole.phases[0]
-    one = report.PhaseReport(
+    one = compile_report.PhaseReport(
         0, phase, memory, advice, (found or analysis()) if fits else None, 60.0,
         step_flops(whole, phase), of.devices * of.generation.accelerator.bf16_flops,
     )  # fmt: skip
     mesh = {"slice": 1, "data": 16, "fsdp": 1, "tensor": 1}
-    return report.Report(config, whole, of, mesh, "0.0.42.1", (one,))
+    return compile_report.Report(config, whole, of, mesh, "0.0.42.1", (one,))
 
 
 def compile_for(*words: str, timeout: int = 900) -> subprocess.CompletedProcess:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from stores import StoredDocument, write_store
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer

@@ -20,8 +20,8 @@ from bert_jax.config.schema import CheckpointConfig, ModelConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.convert import weights
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import chosen
 from bert_jax.workdir.layout import Workdir
 
 PAIRS = ("mlm", "nsp")

@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.batch import Batches
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import UserError
 from bert_jax.training import setup
-from bert_jax.training.held_out import HeldOut
+from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.step import StepFunctions
 

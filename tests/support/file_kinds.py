@@ -24,8 +24,8 @@ from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline import sources
-from bert_jax.data_pipeline.export import examples as exported_examples
-from bert_jax.data_pipeline.plan import files as plan_files
+from bert_jax.data_pipeline.export import example_files as exported_examples
+from bert_jax.data_pipeline.plan import columns as plan_files
 from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.store_build.digests import FileDigests
@@ -33,7 +33,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune import predict_file, results
 from bert_jax.finetune.tasks import conll, squad, table
 from bert_jax.launch.slurm.requeue import State
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 from bert_jax.reporting import status, status_page, status_text
@@ -162,15 +162,17 @@ def _run(folder: Path) -> None:
     made = description.describe(config, store, [8], mesh={"data": 1}, device_kind="cpu")
     (folder / "config.json").write_text(json.dumps(made))
     lines = [
-        records.line("train", step, 0, {"loss": 5.0, "step_seconds": 1.0, "tokens_per_second": 9.0})
+        run_records.line(
+            "train", step, 0, {"loss": 5.0, "step_seconds": 1.0, "tokens_per_second": 9.0}
+        )
         for step in (4, 8)
     ]
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def _read_run(folder: Path) -> str:
-    found = repr(description.read(Workdir.open(folder)))
-    status_text.render(status.read(folder))
+    found = repr(description.read_description(Workdir.open(folder)))
+    status_text.render(status.read_status(folder))
     return found
 
 
@@ -194,7 +196,7 @@ def _examples(folder: Path) -> None:
 
 
 def _read_examples(folder: Path) -> str:
-    by_form, about = per_example.read(folder / "a.npz")
+    by_form, about = per_example.read_losses(folder / "a.npz")
     arrays = [own.arrays(form) for form, own in by_form.items()]
     return repr(([{name: x.tolist() for name, x in each.items()} for each in arrays], about))
 
@@ -228,9 +230,9 @@ def _read_task_files(folder: Path) -> str:
     columns = table.Columns("text", label="title")
     return repr(
         [
-            *(table.read(folder / name, columns) for name in ("a.csv", "a.jsonl")),
-            conll.read(folder / "a.conll"),
-            squad.read(folder / "a.json"),
+            *(table.read_table(folder / name, columns) for name in ("a.csv", "a.jsonl")),
+            conll.read_sentences(folder / "a.conll"),
+            squad.read_questions(folder / "a.json"),
         ]
     )
 
@@ -305,7 +307,7 @@ def _optimizer(folder: Path) -> None:
 
 
 def _read_optimizer(folder: Path) -> str:
-    state = optimizer_state.read(folder)
+    state = optimizer_state.read_state(folder)
     return repr((state.optimizer, {name: x.tolist() for name, x in state.leaves.items()}))
 
 
@@ -342,7 +344,7 @@ KINDS: Mapping[str, Kind] = {
     "run": Kind(_run, _read_run),
     "page of a run": Kind(_run, _write_page),
     "examples": Kind(_examples, _read_examples),
-    "ablation": Kind(_ablation, lambda f: repr(record.read(AblationDir.open(f)))),
+    "ablation": Kind(_ablation, lambda f: repr(record.read_record(AblationDir.open(f)))),
     "task files": Kind(_task_files, _read_task_files),
     "configs": Kind(_configs, _read_configs),
     "small records": Kind(_small_records, _read_small_records),

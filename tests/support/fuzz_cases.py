@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_jax import cli
 from bert_jax.commands.command import define_flags
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.serialization import flatten, to_dict
 
 TINY = (

@@ -11,8 +11,8 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.task_heads import with_head
+from bert_jax.objectives.known_objectives import task_of
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import task_of
 
 # By `model_type` in config.json.
 LAYOUTS = {

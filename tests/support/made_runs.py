@@ -12,11 +12,11 @@ import pytest
 from bert_jax.ablation import budget, record, results, spec, tasks
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.checkpoint import catalog
-from bert_jax.config.files import _execute
+from bert_jax.config.config_files import _execute
 from bert_jax.config.recorded import recorded
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.training import per_example
 from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.training.per_example import PerExample
@@ -37,7 +37,7 @@ class MadeRuns:
         self.file = ablated.write(folder, **options)
         values = plain(_execute(self.file)) | {"store": str(store.path)}
         ablation, self.planned = budget.equalize_budgets(
-            spec.read(values), {str(store.path): store}
+            spec.parse_ablation(values), {str(store.path): store}
         )
         self.ablation, self.runs = ablation, spec.runs(ablation)
         record.claim(self.dir, ablation)
@@ -79,14 +79,14 @@ class MadeRuns:
         spent, steps = self.planned[run.variant], run.config.total_steps
         padding = 1 - spent.real_tokens / spent.positions
         logged = range(run.config.log_every_steps, steps + 1, run.config.log_every_steps)
-        lines = [records.line("train", step, 0, {"padding": padding}) for step in logged]
+        lines = [run_records.line("train", step, 0, {"padding": padding}) for step in logged]
         (self.path(run.name) / "metrics.jsonl").write_text("".join(lines))
 
     def _fine_tune(self, run: spec.Run, measure: str, run_id: str) -> None:
         values, place = self.ablation.values, Path(self.dir.run(run, measure).path)
         start = str(self.dir.run(run))
         config = tasks.config_of(values, measure, run.config.model, start, run.seed)
-        files = record.read(self.dir)["task_files"][measure.removeprefix(tasks.PREFIX)]
+        files = record.read_record(self.dir)["task_files"][measure.removeprefix(tasks.PREFIX)]
         data = {"tokenizer": self.store.tokenizer_digest, **files}
         known = {"config": recorded(config), "data": data, "run_id": run_id}
         self._describe(place, known)
@@ -126,13 +126,13 @@ class MadeRuns:
     ) -> None:
         """Changes the file of examples of a run."""
         path = f"{self.path(name)}.npz"
-        values, about = per_example.read(path)
+        values, about = per_example.read_losses(path)
         change(about, values)
         per_example.write(path, values, about)
 
     def results(self) -> results.Results:
-        known = record.read(self.dir)
-        return results.read(self.ablation, self.dir, self.runs, self.planned, known)
+        known = record.read_record(self.dir)
+        return results.read_results(self.ablation, self.dir, self.runs, self.planned, known)
 
 
 def _read(folder: Any) -> dict[str, Any]:

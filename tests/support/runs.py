@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.catalog import Quarantined
-from bert_jax.metrics import records
+from bert_jax.metrics import run_records
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.workdir.layout import Workdir
 
@@ -29,7 +29,7 @@ def list_quarantined(run: epath.PathLike) -> list[Quarantined]:
 
 def read_records(run: epath.PathLike, kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
-    return records.read(Workdir.open(run).metrics, kind)
+    return run_records.read_records(Workdir.open(run).metrics, kind)
 
 
 def metric_writer(run: epath.PathLike) -> MetricWriter:

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from handmade import VOCAB, batch
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training.step import StepFunctions

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 

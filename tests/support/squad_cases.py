@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.labeled_examples import Question
 
 COUNT = 10_000
 GROUP = 100  # questions that are scored together

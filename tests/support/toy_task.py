@@ -14,8 +14,8 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.finetune.tasks import metrics, table
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.model.heads import class_logits
 from bert_jax.model.layers import Dense, Keys

@@ -24,7 +24,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
 from bert_jax.training import per_example
 from bert_jax.training.eval_setting import EvalSetting
-from bert_jax.training.held_out import HeldOut
+from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
 
@@ -262,9 +262,11 @@ def test_the_attention_on_neighbours_is_logged_and_drawn(run, capsys):
 
 def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):
     listed, read, described = [], [], []
-    read_description = description.read
+    read_description = description.read_description
     monkeypatch.setattr(
-        description, "read", lambda path: (described.append(path), read_description(path))[1]
+        description,
+        "read_description",
+        lambda path: (described.append(path), read_description(path))[1],
     )
     complete_steps, read_meta = manager.complete_steps, catalog._read_meta_once
     monkeypatch.setattr(
@@ -321,7 +323,7 @@ def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys
     assert [record["form"] for record in plain] == list(forms)
     code, found, *_ = evaluate(run, capsys, *words, f"--per_example={file}")
     assert code == 0
-    by_form, about = per_example.read(file)
+    by_form, about = per_example.read_losses(file)
     assert list(by_form) == list(forms)
     assert (about["step"], about["sources"]) == (12, ["wiki", "books"])
     for one, other in zip(plain, found, strict=True):
@@ -407,7 +409,7 @@ def test_a_file_of_examples_replaces_only_another_one(run, capsys, tmp_path):
     assert (code, "not a file of examples of bert-jax; choose another name" in err) == (1, True)
     assert file.read_text() == "mine"
     with pytest.raises(UserError, match="not a file of `bert-jax evaluate --per_example`"):
-        per_example.read(file)
+        per_example.read_losses(file)
     code, _, _, err = evaluate(run, capsys, f"--per_example={tmp_path / 'a.npz'}", "--all")
     assert (code, "--per_example and --all together" in err) == (2, True)
     code, _, _, err = evaluate(run, capsys, "--form=single/span", "--masking=span")

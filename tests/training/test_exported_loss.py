@@ -20,8 +20,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.examples import export_examples
-from bert_jax.training.held_out import HeldOut
+from bert_jax.training.evaluation_pass import HeldOut
+from bert_jax.training.export_examples import export_examples
 from bert_jax.training.step import make_step_functions
 
 pytestmark = [

@@ -14,7 +14,7 @@ from bert_jax import cli
 from bert_jax.ablation import spec
 from bert_jax.commands.command import parse
 from bert_jax.commands.launch_job import parse_command
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -98,7 +98,7 @@ def test_every_command_that_starts_a_run_completes_it_alike(
         "variants": [["token", []], ["span", [["data.masking", "span"]]]], "seeds": "0,1,2",
         "measures": "single/token", "primary": "single/token",
     }  # fmt: skip
-    ablation = spec.read(values_of_ablation)
+    ablation = spec.parse_ablation(values_of_ablation)
     run, *_ = spec.runs(ablation)
     assert to_dict(run.config) == config
     command, *of_run = spec.words(ablation, run, str(tmp_path / "run"))

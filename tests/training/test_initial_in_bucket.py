@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.storage import local_copy
-from bert_jax.storage.files import path_of
+from bert_jax.storage.read_files import path_of
 from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
 from bert_jax.training.resolve import find_architecture

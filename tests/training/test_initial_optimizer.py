@@ -77,7 +77,7 @@ def test_a_run_from_an_export_ends_as_the_run_that_resumes(
     loop.pretrain(config, tmp_path / "run")
     assert f"resumes from step 3 in {tmp_path}/run" in capsys.readouterr().out
     assert_same_end(tmp_path / "run", source / "run", 4)
-    seen = status.read(tmp_path / "run")
+    seen = status.read_status(tmp_path / "run")
     rows = json.loads((tmp_path / "run/config.json").read_text())["data"]["rows_per_epoch"]
     assert (seen.step, seen.total_steps) == (4, 4)
     assert seen.epochs == [2 * 8 / rows[0]]  # of this run

@@ -12,7 +12,7 @@ from small import run_config
 from bert_jax.config.schema import Config
 from bert_jax.objectives import total
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.step import StepFunctions, make_step_functions
 

@@ -24,7 +24,7 @@ from bert_jax import cli, exit_codes
 from bert_jax.checkpoint.manager import RunCheckpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.config.serialization import to_dict
-from bert_jax.metrics import records as metrics
+from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.step_metrics import SkippedStep, StepMetrics
 from bert_jax.objectives.total import summarize
 from bert_jax.reporting import html, run_page, status, status_text
@@ -282,7 +282,7 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     description = {"config": to_dict(run_config()), "data": {"rows_per_epoch": [10]}}
     (folder / "config.json").write_text(json.dumps(description))
     (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    assert "no finite loss, " in status_text.render(status.read(folder))
+    assert "no finite loss, " in status_text.render(status.read_status(folder))
 
 
 def test_a_figure_that_is_not_finite_is_null_in_a_record() -> None:

@@ -15,8 +15,8 @@ from small import run_config
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import chosen
 from bert_jax.optimizers.optimizer import make_optimizer
 from bert_jax.parallel import partition
 from bert_jax.parallel.mesh import make_mesh

@@ -23,7 +23,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from small_step import ALL_AT_ONCE, CORPUS, DATA, EXAMPLES, PACKED, mesh_of, place, rows_of, small
 
 from bert_jax.config.schema import Config
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.known_objectives import chosen
 from bert_jax.ops.attention import dispatch, pallas
 from bert_jax.parallel import partition
 from bert_jax.training.step import make_step_functions

@@ -150,7 +150,7 @@ def asked(store: TokenStore) -> Config:
 
 
 def recorded_steps(workdir: Path) -> list[int]:
-    written = description.read(Workdir.open(workdir))
+    written = description.read_description(Workdir.open(workdir))
     return [phase["steps"] for phase in written["config"]["phases"]]
 
 
@@ -179,7 +179,9 @@ def test_the_run_is_the_one_that_was_configured_with_its_steps(
     pretrain(asked(store), tmp_path / "budget", options=RunOptions(time_budget=62.0))
     pretrain(small_config(store), tmp_path / "configured")
     decision = {"seconds": 62.0, "config_steps": [24], "steps": [12]}
-    assert description.read(Workdir.open(tmp_path / "budget"))["time_budget"] == decision
+    assert (
+        description.read_description(Workdir.open(tmp_path / "budget"))["time_budget"] == decision
+    )
     assert recorded_steps(tmp_path / "budget") == [12]
     assert complete_steps(tmp_path / "budget") == complete_steps(tmp_path / "configured")
     assert arrays(tmp_path / "budget") == arrays(tmp_path / "configured")
@@ -190,7 +192,8 @@ def test_the_run_is_the_one_that_was_configured_with_its_steps(
     missed = r"finished \S+ after the start, \S+ (before|after) the time budget"
     assert len(re.findall(missed, caplog.text)) == 1
     shown = {
-        run: status_text.render(status.read(tmp_path / run)) for run in ("budget", "configured")
+        run: status_text.render(status.read_status(tmp_path / run))
+        for run in ("budget", "configured")
     }
     assert re.search(missed, shown["budget"])
     assert not re.search(missed, shown["configured"])

@@ -81,7 +81,7 @@ def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
     stop = random.randrange(1, config.total_steps)
     with pytest.raises(StoppedError, match=f"step {stop} "):
         pretrain(config, tmp_path / "parts", options=RunOptions(stop_after=stop))
-    assert not status.read(tmp_path / "parts").working  # though it was at work a moment ago
+    assert not status.read_status(tmp_path / "parts").working  # though it was at work a moment ago
     pretrain(config, tmp_path / "parts")
     for (name, whole), (_, parts) in zip(
         parameters(tmp_path / "whole"), parameters(tmp_path / "parts"), strict=True

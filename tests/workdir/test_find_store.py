@@ -67,7 +67,7 @@ def test_commands_find_the_store_from_another_folder(
     run = tmp_path / "runs" / "run"
     words = [*TINY, "--config.data.store=store", f"--workdir={run}"]
     assert cli.main(["pretrain", *words]) == DONE
-    recorded = description.read(Workdir.open(run))["config"]["data"]["store"]
+    recorded = description.read_description(Workdir.open(run))["config"]["data"]["store"]
     assert recorded == str(tmp_path / "texts" / "store")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert cli.main(["data", "batch", f"--workdir={run}", "--step=1"]) == DONE

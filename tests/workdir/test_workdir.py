@@ -328,7 +328,7 @@ def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
     """Written before partial checkpoints are removed and anything is logged."""
     run, adopted = claim.mark_or_identify(Workdir.open(tmp_path / "run"), old)
     assert list(everything(tmp_path / "run")) == ["config.json"]
-    assert workdir.read(Workdir.open(tmp_path / "run")) == run
+    assert workdir.read_description(Workdir.open(tmp_path / "run")) == run
     assert adopted == []
     claim.check_free(Workdir.open(tmp_path / "run"))
 

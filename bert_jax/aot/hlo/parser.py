@@ -254,4 +254,4 @@ def parse(text: str) -> Module:
             lines.append(Instruction(own, result, opcode, arguments, rest, root=bool(root)))
     if entry not in computations:
         raise UserError("not the HLO text of a compiled program: no ENTRY computation")
-    return Module(computations, computations[entry], stack_frames.read(text))
+    return Module(computations, computations[entry], stack_frames.read_frames(text))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from bert_jax.aot.hlo.parser import Computation, Frame, Instruction, Module
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.known_objectives import OBJECTIVES
 
 Part = Literal[
     "embeddings", "attention", "feed-forward", "layer loop", "heads", "optimizer", "other"

@@ -29,7 +29,7 @@ class Frame:
         return None if "site-packages" in inner else "/".join(inner)
 
 
-def read(text: str) -> dict[int, tuple[Frame, int]]:
+def read_frames(text: str) -> dict[int, tuple[Frame, int]]:
     """Returns frames by id, each with the id of its caller's frame (0: none).
 
     XLA prints the caller's id plus one (frame 1, which has no caller, refers to itself); if the

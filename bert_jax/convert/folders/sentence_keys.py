@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bert_jax.convert.folders.files import WEIGHTS
+from bert_jax.convert.folders.file_names import WEIGHTS
 from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
 
 _SENTENCE = "sentence_embedding"

@@ -18,8 +18,8 @@ from etils import epath
 from bert_jax.convert.tensorflow.table import read_table, unmasked
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
-from bert_jax.storage.files import open_bytes, read_bytes, size_of
 from bert_jax.storage.protobuf import fields
+from bert_jax.storage.read_files import open_bytes, read_bytes, size_of
 from bert_jax.storage.remote import storage_errors
 
 # By the numbers of DataType, tensorflow/core/framework/types.proto; others cannot be read.

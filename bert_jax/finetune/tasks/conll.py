@@ -18,7 +18,7 @@ from etils import epath
 
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.class_names import alike, cleaned
-from bert_jax.finetune.tasks.examples import Examples, Words
+from bert_jax.finetune.tasks.labeled_examples import Examples, Words
 from bert_jax.finetune.tasks.rows import Fields, check_width, numbered_lines, wrong_row
 
 OUTSIDE: Final = "O"
@@ -31,7 +31,7 @@ _FEW: Final = 3  # words that may all be the same
 _Sentence = list[tuple[int, Fields]]  # of each word: row and columns
 
 
-def read(
+def read_sentences(
     path: epath.PathLike,
     *,
     labels: Sequence[str] | None = None,

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.layouts.registry import positions_after_pad
+from bert_jax.convert.layouts.known_layouts import positions_after_pad
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 

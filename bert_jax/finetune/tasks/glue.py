@@ -19,7 +19,7 @@ from etils import epath
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.tasks import prepared_glue
 from bert_jax.finetune.tasks.class_names import cleaned
-from bert_jax.finetune.tasks.examples import Example, Examples
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import (
     Fields,
     check_width,
@@ -170,7 +170,7 @@ def task_of(name: str) -> Task:
     return TASKS[name]
 
 
-def read(name: str, folder: epath.PathLike, split: str) -> Examples:
+def read_split(name: str, folder: epath.PathLike, split: str) -> Examples:
     """Reads a split of a task from the folder that has its files, or else a prepared dataset.
 
     Args:
@@ -180,12 +180,12 @@ def read(name: str, folder: epath.PathLike, split: str) -> Examples:
     Raises:
         UserError: no such task, split or file; a row has too few or too many columns, or a label
             that is not of the task; the file is not UTF-8 or has a NUL byte. Of a prepared dataset,
-            see `prepared_glue.read`.
+            see `prepared_glue.read_prepared`.
     """
     task = task_of(name)
     there = split_files(name, folder, task.files, split)
     if not there and (prepared := prepared_glue.find_prepared(name, folder, split)):
-        return prepared_glue.read(
+        return prepared_glue.read_prepared(
             name, prepared, split, kind=task.kind, labels=task.labels, columns=task.texts
         )
     paths = find_split(name, open_path(folder), task.files, split)
@@ -209,7 +209,7 @@ def dev_ends(name: str) -> list[str]:
 
 def read_dev(name: str, folder: epath.PathLike) -> Examples:
     """Reads all that a run evaluates, one split after the other; raises as `read`."""
-    found = [read(name, folder, split) for split in dev_splits(name)]
+    found = [read_split(name, folder, split) for split in dev_splits(name)]
     if len(found) == 1:
         return found[0]
     dropped = sum((Counter(split.dropped) for split in found), Counter())

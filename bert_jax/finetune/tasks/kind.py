@@ -12,7 +12,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
-from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.labeled_examples import Examples
 
 Measured = Mapping[str, float | None]  # metric -> value, None if it is undefined
 # Of each example or window of `Prepared`: [C]; where they are `per_token`, [n, C]; of an example of

@@ -18,8 +18,8 @@ from bert_jax.finetune.tasks import leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import choice_by_words, majority, most_shared_words
 from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.examples import Examples
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.finetune.tasks.text_task import PredictedClass

@@ -27,9 +27,9 @@ from bert_jax.data_pipeline.sources.prepared import (
     text_of,
 )
 from bert_jax.errors import UserError, nearest
-from bert_jax.finetune.tasks.examples import Example, Examples
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
-from bert_jax.storage.files import path_of
+from bert_jax.storage.read_files import path_of
 from bert_jax.storage.versions import unchanged
 
 # Features of the texts, of the tasks whose original columns have other names.
@@ -58,7 +58,7 @@ def find_prepared(name: str, path: epath.PathLike, split: str) -> Path | None:
     return folders.get(_stored_as(name, split)[0]) or only_one(place, folders)
 
 
-def read(
+def read_prepared(
     name: str,
     folder: Path,
     split: str,

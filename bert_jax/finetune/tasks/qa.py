@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.labeled_examples import Question
 
 _SEGMENTS = np.array([0, 1], np.int32)
 

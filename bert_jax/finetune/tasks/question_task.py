@@ -15,8 +15,8 @@ from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import qa, squad, squad_metrics
 from bert_jax.finetune.tasks.baselines import nearest_sentence
 from bert_jax.finetune.tasks.encoding import Targets, joined, second_type, separators
-from bert_jax.finetune.tasks.examples import Examples, Question
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Examples, Question
 from bert_jax.finetune.tasks.qa import Answer, Answers
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING as OBJECTIVE
@@ -36,9 +36,9 @@ class QuestionTask(TaskKind):
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _files(task))
-        train = squad.read(path, strict=task.strict)
+        train = squad.read_questions(path, strict=task.strict)
         if other:
-            held_out = squad.read(other, strict=task.strict)
+            held_out = squad.read_questions(other, strict=task.strict)
         else:  # a model that has seen the text knows more
             train, held_out = divided(train, [question.context for question in _of(train)])
         for split in (train, held_out):
@@ -46,7 +46,7 @@ class QuestionTask(TaskKind):
         return squad.to_learn(train), held_out
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        found = squad.read(find_file(self.name, source, _files(task), split))
+        found = squad.read_questions(find_file(self.name, source, _files(task), split))
         return dataclasses.replace(found, remarks=())  # on answers, which nothing reads
 
     def labels(self, examples: Examples) -> list[str]:

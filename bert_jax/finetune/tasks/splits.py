@@ -10,7 +10,7 @@ from etils import epath
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.random.counter_rng import MIXING, permute, stream_key
 from bert_jax.errors import UserError, count, nearest
-from bert_jax.finetune.tasks.examples import Examples
+from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import open_path
 

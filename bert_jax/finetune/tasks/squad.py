@@ -8,7 +8,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError, conversion, count
-from bert_jax.finetune.tasks.examples import UNLOCATED, Examples, Question
+from bert_jax.finetune.tasks.labeled_examples import UNLOCATED, Examples, Question
 from bert_jax.finetune.tasks.rows import damage, misspelled
 from bert_jax.storage import json_record
 from bert_jax.storage.remote import storage_errors
@@ -20,7 +20,7 @@ _OPTIONAL = ("answers", "is_impossible")  # keys of a question
 _FORM = "data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
 
 
-def read(path: epath.PathLike, *, strict: bool = False) -> Examples:
+def read_questions(path: epath.PathLike, *, strict: bool = False) -> Examples:
     """Reads the questions of a file; a file in which none has an answer has no labels.
 
     An answer that is not in its context at its offset has the offset -1: it can be compared with

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bert_jax.errors import UserError, count
-from bert_jax.finetune.tasks.examples import Question
+from bert_jax.finetune.tasks.labeled_examples import Question
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION: Final = frozenset(string.punctuation)

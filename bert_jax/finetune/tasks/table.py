@@ -13,7 +13,7 @@ from etils import epath
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
-from bert_jax.finetune.tasks.examples import Example, Examples
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import (
     Fields,
     check_width,
@@ -54,7 +54,7 @@ class Columns:
         return [name for name in names if name is not None]
 
 
-def read(
+def read_table(
     path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
 ) -> Examples:
     """Reads texts with a class or a score.

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks.examples import Words
+from bert_jax.finetune.tasks.labeled_examples import Words
 
 _CONTEXT = 4  # a window repeats at most this part of a row: 1/4
 

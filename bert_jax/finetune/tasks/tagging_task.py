@@ -13,8 +13,8 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import conll, metrics, tagging
 from bert_jax.finetune.tasks.encoding import Targets, joined
-from bert_jax.finetune.tasks.examples import Examples, Words
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Examples, Words
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
@@ -37,14 +37,14 @@ class TaggingTask(TaskKind):
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _FILES)
         word, tag = _column(task, "text"), _column(task, "label")
-        train = conll.read(path, word=word, tag=tag)
+        train = conll.read_sentences(path, word=word, tag=tag)
         if not other:
             return divided(train)
-        return train, conll.read(other, labels=train.labels, word=word, tag=tag)
+        return train, conll.read_sentences(other, labels=train.labels, word=word, tag=tag)
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         path = find_file(self.name, source, _FILES, split)
-        return conll.read(path, labelled=False, word=_column(task, "text"))
+        return conll.read_sentences(path, labelled=False, word=_column(task, "text"))
 
     def labels(self, examples: Examples) -> list[int]:
         return [label for one in _of(examples) for label in one.labels or ()]

@@ -14,8 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.examples import Example, Examples
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
@@ -45,7 +45,7 @@ class TextTask(TaskKind):
         if task.name in glue.TASKS:
             why = f"for {task.name}, whose files and columns GLUE defines; leave it out"
             check_unused(task, ("held_out", "text", "pair", "label"), why)
-            train = glue.read(task.name, task.data, "train")
+            train = glue.read_split(task.name, task.data, "train")
             held_out = glue.read_dev(task.name, task.data)
         else:
             train = self._table(task, task.data)
@@ -59,7 +59,7 @@ class TextTask(TaskKind):
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         if task.name in glue.TASKS and open_path(source).is_dir():
-            return replace(glue.read(task.name, source, split), is_of_leaderboard=True)
+            return replace(glue.read_split(task.name, source, split), is_of_leaderboard=True)
         return self._table(task, source, labelled=False)
 
     def with_settings(self, task: TaskConfig, given: Mapping[str, Any]) -> TaskConfig:
@@ -86,7 +86,7 @@ class TextTask(TaskKind):
             label=None if self._is_score else label,
             score=label if self._is_score else None,
         )
-        return table.read(path, columns, labels=None if self._is_score else labels)
+        return table.read_table(path, columns, labels=None if self._is_score else labels)
 
     def labels(self, examples: Examples) -> list[int | float]:
         return [example.label for example in _of(examples) if example.label is not None]

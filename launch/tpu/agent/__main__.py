@@ -9,7 +9,7 @@ from pathlib import Path
 from bert_jax.launch.tpu.agent.host import Host
 from bert_jax.launch.tpu.agent.machine import Machine, MachineError
 from bert_jax.launch.tpu.bucket import Bucket, BucketError
-from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.submission import RESOURCE
 
 _RETRY = 10.0  # seconds between two looks at metadata that is not complete yet

@@ -22,7 +22,7 @@ from bert_jax.launch.tpu.agent.logs import LogFile
 from bert_jax.launch.tpu.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.tpu.bucket import BucketError
 from bert_jax.launch.tpu.history import GONE, INSTALLING, READY, RUNNING, HostState, Plan, used
-from bert_jax.launch.tpu.records import Records
+from bert_jax.launch.tpu.job_records import Records
 from bert_jax.launch.tpu.submission import Submission, at_root
 from bert_jax.storage.host_name import HOST_VARIABLE
 

@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.convert import checksums
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
-from bert_jax.storage.files import open_bytes
+from bert_jax.storage.read_files import open_bytes
 from bert_jax.storage.regular_file import RECORD
 from bert_jax.storage.remote import storage_errors
 
@@ -60,7 +60,7 @@ def read_value(file: Path, sums: Sums = None, limit: int = RECORD) -> Any:
     damaged."""
     try:
         with storage_errors(file):
-            value = json_record.read(file, limit=limit)
+            value = json_record.read_json(file, limit=limit)
     except UserError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -69,5 +69,5 @@ def read_value(file: Path, sums: Sums = None, limit: int = RECORD) -> Any:
         raise UserError(f"{file}: {error}; export the model again") from None
     if sums is not None:
         with checksums.checked(file.parent, file.name, sums):
-            value = json_record.read(file, limit=limit)  # what was checked
+            value = json_record.read_json(file, limit=limit)  # what was checked
     return value

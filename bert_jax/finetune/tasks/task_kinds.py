@@ -9,7 +9,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.extensions.registry import Registry
 from bert_jax.finetune.tasks import glue
 from bert_jax.finetune.tasks.kind import TaskKind
-from bert_jax.objectives.registry import task_of
+from bert_jax.objectives.known_objectives import task_of
 
 _HERE: Final = "bert_jax.finetune.tasks"
 KINDS: Final[Registry[TaskKind]] = Registry(

@@ -22,7 +22,7 @@ from bert_jax.ablation.page import differences, page_of, title
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.stores import Stores
-from bert_jax.metrics.records import strict
+from bert_jax.metrics.run_records import strict
 from bert_jax.runtime.console import clock, console
 from bert_jax.storage.remote import put
 from bert_jax.workdir import description
@@ -42,7 +42,7 @@ def write(results: Results, stores: Stores) -> None:
     rows, conclusions = list(rows_of(results)), sentences.conclusions(results)
     _write_csv(folder.differences, rows)
     put(folder.report.with_suffix(".md"), _markdown(results, rows, conclusions).encode())
-    runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
+    runs, plans = spending.spending_of(results), spec.plan_digests(results.runs, stores)
     page_of(results, rows, conclusions, runs, plans).save(folder.report)
     values = _values(results, rows, conclusions, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun

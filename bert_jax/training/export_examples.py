@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.data_pipeline.export.examples import EXAMPLES, Rows, export_rows
+from bert_jax.data_pipeline.export.example_files import EXAMPLES, Rows, export_rows
 from bert_jax.data_pipeline.export.formats import find_format
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.errors import UserError, count

@@ -19,7 +19,7 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline import assemble
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import spread
 from bert_jax.metrics.neighbor_attention import neighbor_metrics

@@ -103,7 +103,7 @@ def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray]
     """Returns the memory-mapped columns of a folder; None if a checksum does not match, or if the
     folder was written under another name (the name identifies the columns' inputs)."""
     try:
-        manifest = json_record.read(folder / _MANIFEST)
+        manifest = json_record.read_json(folder / _MANIFEST)
         if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
             return None
         mapped: dict[str, np.ndarray] = {}

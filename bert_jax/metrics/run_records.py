@@ -48,7 +48,7 @@ def strict(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
-def read(path: epath.Path, kind: str) -> list[dict[str, Any]]:
+def read_records(path: epath.Path, kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
     by_step: dict[int, dict[str, Any]] = {}
     for record in records(path):

@@ -124,7 +124,7 @@ def _check_files(folder: Path, names: Sequence[str]) -> None:
 def _check(folder: Path, about: Mapping[str, Any], remedy: str) -> None:
     """Raises UserError unless a folder has rows of the same settings."""
     try:
-        found = json_record.read(folder / ABOUT, dict)
+        found = json_record.read_json(folder / ABOUT, dict)
     except (OSError, ValueError):
         raise UserError(f"{folder}: exists and has no exported examples; {remedy}") from None
     wanted = json.loads(json.dumps(about))
