@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bert_jax.data_pipeline.plan.columns import LAYOUT, Put, find, keep, remove
+from bert_jax.data_pipeline.plan.column_files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
 from bert_jax.storage.digest import json_digest
 

@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.pairing.lengths import (
 from bert_jax.data_pipeline.pairing.modes import PAIRS, SWAPPED
 from bert_jax.data_pipeline.pairing.pairs import make_pairs
 from bert_jax.data_pipeline.plan import mixing
-from bert_jax.data_pipeline.plan.columns import Put
+from bert_jax.data_pipeline.plan.column_files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack
 from bert_jax.data_pipeline.plan.plan_settings import PlanSettings, parse_weights
 from bert_jax.data_pipeline.random.counter_rng import MIXING, PACKING, PAIRING, Purpose, stream_key

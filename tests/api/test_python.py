@@ -65,8 +65,8 @@ def test_importing_is_cheap_and_config_stays_a_function():
         "heavy = {'jax', 'numpy', 'absl', 'tokenizers', 'etils', 'rich'}\n"
         "assert not heavy & set(sys.modules)\n"
         "import bert_jax.config.schema\n"
-        "from bert_jax.config import files\n"
-        "assert bert_jax.config('tiny') == files.load('tiny')"
+        "from bert_jax.config import config_files\n"
+        "assert bert_jax.config('tiny') == config_files.load('tiny')"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

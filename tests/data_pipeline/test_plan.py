@@ -13,7 +13,7 @@ from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan import cache as plan_cache
-from bert_jax.data_pipeline.plan import columns
+from bert_jax.data_pipeline.plan import column_files
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch
@@ -244,9 +244,9 @@ def test_the_first_of_two_publishers_wins(tmp_path):
         put("a", np.arange(3))
 
     folder, columns = tmp_path / "plan", {"a": np.dtype(np.int64)}
-    first = columns.keep(folder, columns, fill)
+    first = column_files.keep(folder, columns, fill)
     inode = (folder / "plan.json").stat().st_ino
-    second = columns.keep(folder, columns, fill)
+    second = column_files.keep(folder, columns, fill)
     assert (folder / "plan.json").stat().st_ino == inode
     assert np.array_equal(first["a"], second["a"])  # the loser's mapped files outlive its folder
     assert list(tmp_path.iterdir()) == [folder]
@@ -259,7 +259,7 @@ def test_a_column_is_the_file_that_numpy_writes(tmp_path):
         for part in np.array_split(values, 7):
             put("a", part)
 
-    columns.keep(tmp_path / "plan", {"a": values.dtype}, fill)
+    column_files.keep(tmp_path / "plan", {"a": values.dtype}, fill)
     np.save(tmp_path / "a.npy", values)
     assert (tmp_path / "plan" / "a.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 

@@ -19,7 +19,7 @@ from store_corruptions import Touch, corrupt
 
 from bert_jax import cli, exit_codes
 from bert_jax.data_pipeline.plan.cache import Plans
-from bert_jax.data_pipeline.plan.columns import find
+from bert_jax.data_pipeline.plan.column_files import find
 from bert_jax.data_pipeline.plan.plan import COLUMNS, Plan, PlanSpec
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS

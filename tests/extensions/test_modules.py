@@ -182,10 +182,10 @@ def test_a_broken_module_is_one_line(
 @pytest.mark.parametrize(
     ("table", "wanted"),
     [
-        ("data_pipeline.masking.settings.MODES", "data_pipeline.masking.mode.Mode"),
+        ("data_pipeline.masking.masking_settings.MODES", "data_pipeline.masking.mode.Mode"),
         ("data_pipeline.sources.KINDS", "data_pipeline.sources.kind.Kind"),
         ("config.optimizers.OPTIMIZERS", "optimizers.optimizer.Optimizer"),
-        ("finetune.tasks.registry.KINDS", "finetune.tasks.kind.TaskKind"),
+        ("finetune.tasks.task_kinds.KINDS", "finetune.tasks.kind.TaskKind"),
     ],
 )
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from etils import epath
 from power_loss import NAMES, Names, watched
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.data_pipeline.plan import columns as plan_files
+from bert_jax.data_pipeline.plan import column_files as plan_files
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.manifest import fetch_manifest

@@ -51,7 +51,7 @@ ALLOWED = {
     "data_pipeline/store_build/shard_files.py": VERIFIED,
     "data_pipeline/store_build/worker_package.py": SYSTEM,
     "data_pipeline/text/wikitext_words.py": SYSTEM,
-    "data_pipeline/plan/columns.py": "a cache; numpy maps a regular file only",
+    "data_pipeline/plan/column_files.py": "a cache; numpy maps a regular file only",
     "data_pipeline/random/numba_jit.py": SYSTEM,
     "data_pipeline/sources/arrow.py": CHECKED,
     "data_pipeline/sources/parquet.py": "a stream of open_bytes",

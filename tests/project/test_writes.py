@@ -142,7 +142,10 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "data_pipeline/store_build/working_folder.py": (OWN, {"claim", "remove"}),
     "data_pipeline/export/example_files.py": (CHECKED, {"export_rows"}),
     "data_pipeline/export/parquet.py": (MEMORY, {"encode"}),
-    "data_pipeline/plan/columns.py": (CACHE, {"_Column.__init__", "_publish", "keep", "remove"}),
+    "data_pipeline/plan/column_files.py": (
+        CACHE,
+        {"_Column.__init__", "_publish", "keep", "remove"},
+    ),
     "data_pipeline/plan/plan.py": (MEMORY, {"_put_rows", "plan_epoch"}),
     "data_pipeline/sources/documents.py": (TEMPORARY, {"write"}),
     "bert_jax/storage/atomic.py": (GATE, {"publish", "write_bytes", "write_text"}),

@@ -25,7 +25,7 @@ from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline import sources
 from bert_jax.data_pipeline.export import example_files as exported_examples
-from bert_jax.data_pipeline.plan import columns as plan_files
+from bert_jax.data_pipeline.plan import column_files as plan_files
 from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.store_build.digests import FileDigests
