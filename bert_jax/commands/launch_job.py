@@ -104,12 +104,17 @@ def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
 
     inputs: by key.
     """
+    from bert_jax.convert import hub
     from bert_jax.storage.remote import is_remote
     from bert_jax.workdir.inputs import path_of_model
 
     bucket = "/".join(workdir.split("/")[:3]) if is_remote(workdir) else "gs://BUCKET"
     lines = []
     for key, given in {"workdir": workdir, **inputs}.items():
+        if given.startswith(hub.PREFIX):
+            done = f"bert-jax convert import --from={given} --out=…"
+            flag = f"--{key}={bucket}/…"
+            lines.append(f"--{key}={given}: import it first: {done}; copy it and give {flag}")
         for path in () if is_remote(given) else path_of_model(given):
             name = Path(os.path.abspath(path)).name if path else key.rpartition(".")[2]
             there = f"{bucket}/{name}"

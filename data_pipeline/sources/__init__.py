@@ -101,7 +101,8 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
     name, colon, path = head.partition(":")
     if name not in KINDS and (not colon or path.startswith("//")):
         form = format_of_name(Path(head))
-        example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
+        guess = guess_kind(Path(head))
+        example = form.remedy if form else f"write KIND:PATH, for example {guess}:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     if name in _WRITTEN:
         raise UserError(f"--source={text}: only bert_jax.build_store, in Python, takes documents")

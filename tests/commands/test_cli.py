@@ -171,6 +171,10 @@ def test_a_path_without_its_kind(path, say, tmp_path):
     code, _, err = build(say, tmp_path, path)
     assert code == exit_codes.FAILED
     assert f"write KIND:PATH, for example books:{path}" in one_line(err)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/a.jsonl").write_text('{"text": "Hello."}\n')
+    code, _, err = build(say, tmp_path, f"{tmp_path}/rows")
+    assert f"write KIND:PATH, for example jsonl:{tmp_path}/rows" in one_line(err)
 
 
 def test_a_run_is_not_an_export(say, tmp_path):
