@@ -7,7 +7,7 @@ A/runs/VARIANT/SEED/tasks/NAME/      the same run fine-tuned for a task, a workd
 A/runs/VARIANT/SEED/tasks/NAME.npz   the values of its held-out examples
 A/runs/VARIANT/SEED.lock     locked by the `ablate run` that makes the run
 A/runs/VARIANT/SEED.npz      its held-out values, see `training/per_example.py`
-A/report.html …              see `report.py`
+A/report.html …              see `report_files.py`
 """
 
 import dataclasses

@@ -5,9 +5,9 @@ A config file returns an `ml_collections.ConfigDict`; `serialization.from_dict` 
 
 Each setting is declared once, with its type, its range, its default and whether it may change when
 a run resumes (`on_resume.py`): those that decide examples and masks by the data pipeline
-(`plan/settings.py`, `masking/settings.py`), all others here. A config file starts from the defaults
-(`configs/base.py`) and writes what it changes. A run that was started before a setting existed
-resumes with the default of that setting, so a default never changes.
+(`plan/plan_settings.py`, `masking/masking_settings.py`), all others here. A config file starts from
+the defaults (`configs/base.py`) and writes what it changes. A run that was started before a setting
+existed resumes with the default of that setting, so a default never changes.
 """
 
 # Over 300 lines: every setting with its range is found in one place.

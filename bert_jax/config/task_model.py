@@ -18,7 +18,7 @@ class HeadConfig:
         name: key of its parameters in the model, `Objective.head`.
         labels: names of its outputs.
         problem_type: the objective that trains a classifier, named as in transformers; None if it
-            is that of the number of labels, see `registry.task_of`.
+            is that of the number of labels, see `known_objectives.task_of`.
         dense: activation of the layer before the output layer; None if it has no such layer, and a
             classifier reads the pooler.
         dropout: rate at the input of the output layer.

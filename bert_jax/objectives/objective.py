@@ -41,7 +41,7 @@ class States:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """An entry of `registry.OBJECTIVES`; each has its own file in this folder.
+    """An entry of `known_objectives.OBJECTIVES`; each has its own file in this folder.
 
     The loss of an objective is `sums["loss"]` over the global batch, divided by `denominator` of
     the sum of its weights.

@@ -1,6 +1,6 @@
 """`bert-jax evaluate`: the checkpoints of a run on held-out text, in one form or several.
 
-See `held_out.py` for what is comparable, and `eval_setting.py` for the forms.
+See `evaluation_pass.py` for what is comparable, and `eval_setting.py` for the forms.
 """
 
 import dataclasses

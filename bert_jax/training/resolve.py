@@ -46,7 +46,7 @@ def read_config(
         offline: nothing in a bucket is read.
 
     Raises:
-        UserError: as `files.read_config`, `find_architecture` and `naming_modules`.
+        UserError: as `config_files.read_config`, `find_architecture` and `naming_modules`.
     """
     if offline and workdir is not None and is_remote(workdir):
         workdir = None
@@ -75,7 +75,7 @@ def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
 
 def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key; UserError as
-    `files.load` and `find_architecture`."""
+    `config_files.load` and `find_architecture`."""
     return config_files.load(name, changes, find_architecture)
 
 

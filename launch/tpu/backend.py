@@ -2,7 +2,7 @@
 
 An agent on every host runs the processes and restarts them (`launch/tpu/agent`); a launcher creates
 the machines, and creates them again after a preemption (`launch/tpu/watch`). They meet in WORKDIR/
-launch/NAME (`launch/tpu/records`). Nothing needs SSH.
+launch/NAME (`launch/tpu/job_records`). Nothing needs SSH.
 """
 
 import base64

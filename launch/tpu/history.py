@@ -1,6 +1,6 @@
 """The history of a job: states of its hosts, attempts, queued resources.
 
-A value of each class is a record in the bucket (`records`).
+A value of each class is a record in the bucket (`job_records`).
 """
 
 import dataclasses

@@ -1,1 +1,1 @@
-"""Families of models in transformers. To add one, write a file here and list it in registry.py."""
+"""Families of models in transformers. To add one, write a file and list it in known_layouts.py."""

@@ -52,7 +52,7 @@ class Prepared:
 
 
 class TaskKind(abc.ABC):
-    """A kind of task, a row of `registry.KINDS`; each has its own file in this folder.
+    """A kind of task, a row of `task_kinds.KINDS`; each has its own file in this folder.
 
     A kind chooses the form of its predictions, one for each example.
 
