@@ -46,6 +46,7 @@ TYPED = (
         "bert-jax data build --source=books:./books --tokenizer=python.json --out=python_store",
         "the same",
     ),
+    Typed("bert-jax demo", "{} --steps=4", "fewer steps"),
     Typed("make", "", "needs an index, or hours; .ci/run and `make nightly` run the targets"),
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
