@@ -261,6 +261,7 @@ def signals_of_a_terminal() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("signals_of_a_terminal")
 def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     config = small_config(store).replace({"phases[0].steps": 100_000, "log_every_steps": 1})

@@ -115,6 +115,7 @@ def test_reasons_against_their_definition(losses, keep, every, best, lengths):
     assert len(named) == (len(evaluated) if best else 0)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_by_count_cadence_and_best(tmp_path):
     store = small_store(tmp_path / "store")
     config = small_config(store)

@@ -185,6 +185,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     assert restored(tmp_path) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
     code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=6"))

@@ -374,6 +374,7 @@ def try_corruptions(good: Path, tmp_path: Path, seeds: range) -> None:
     assert len(set(used)) > 1  # they do damage, and not all of it
 
 
+@pytest.mark.slow
 def test_no_corruption_is_taken_for_a_checkpoint(good, tmp_path):
     try_corruptions(good, tmp_path, range(60))
 

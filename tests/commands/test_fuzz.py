@@ -80,6 +80,7 @@ def failure(number: int, tried: Case, code: int | None, err: str) -> str:
     return text.encode("ascii", "backslashreplace").decode()  # a worker could not send surrogates
 
 
+@pytest.mark.slow
 def test_a_hundred_cases(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     failures = []

@@ -83,6 +83,7 @@ def test_nothing_in_a_file_of_values_is_executed(
     assert not made.exists()
 
 
+@pytest.mark.slow
 def test_the_config_json_of_a_run_repeats_it(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     first, second = tmp_path / "first", tmp_path / "second"

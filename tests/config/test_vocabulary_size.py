@@ -56,6 +56,7 @@ def test_a_replaced_store_brings_its_size(store: str) -> None:
     assert config.replace("model.vocab_size", 77).replace("data.store", path).model.vocab_size == 77
 
 
+@pytest.mark.slow
 def test_a_run_records_the_size_and_resumes_with_it(store: str, tmp_path: Path) -> None:
     words = ["pretrain", *WORDS, store, f"--workdir={tmp_path}"]
     assert cli.main([*words, "--config.model.vocab_size=100"]) == DONE

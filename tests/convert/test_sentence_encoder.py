@@ -172,6 +172,7 @@ CASES["a dense layer on two pools"] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_vectors_are_those_of_the_parts_before_and_after_an_import(case, folder, tmp_path):
     parts, types, expected = CASES[case]

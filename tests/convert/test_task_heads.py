@@ -267,6 +267,7 @@ def test_a_task_model_computes_vectors_and_fills_nothing(tokenizer, tmp_path):
         answers.encode("hello", pooling="pooled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "tensor", "title"),
     [

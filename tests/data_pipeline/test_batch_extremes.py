@@ -109,6 +109,7 @@ def _combinations() -> Iterator[Any]:
         yield pytest.param(name, pairing, mode, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pairing", "mode"), list(_combinations()))
 def test_extreme_documents_become_whole_masked_examples(name, pairing, mode, tmp_path):
     split = split_of(EXTREMES[name])

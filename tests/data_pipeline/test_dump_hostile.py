@@ -153,6 +153,7 @@ NESTED = {"{{a|": "}}", "{{{": "}}}", "[[a|": "]]", "<ul>": "</ul>", "{|\n|": "\
 PAGES = pages(400_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_of_one_kind_of_markup_takes_seconds(name: str) -> None:
     """As wikitext, and where its marks get past the reader of wikitext."""

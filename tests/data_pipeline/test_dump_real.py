@@ -25,6 +25,7 @@ def fragment(real_data: Path) -> Path:
     return real_data / "wikipedia/enwiki-pages-articles-fragment.xml.bz2"
 
 
+@pytest.mark.slow
 def test_sentences_agree_with_wikiextractor(fragment: Path) -> None:
     spec = parse_source(f"dump:{fragment}")
     ours, theirs = benchmark.hashes(set(benchmark.sentences(spec))), np.load(GOLDEN)
@@ -34,6 +35,7 @@ def test_sentences_agree_with_wikiextractor(fragment: Path) -> None:
     assert both / len(theirs) >= 0.95
 
 
+@pytest.mark.slow
 def test_no_markup_is_left(real_data: Path) -> None:
     text = ""
     for name in ("pages-articles-fragment", "table-markup"):
@@ -45,6 +47,7 @@ def test_no_markup_is_left(real_data: Path) -> None:
     assert sum(left.values()) <= 5, left
 
 
+@pytest.mark.slow
 def test_a_build_counts_what_is_no_article(fragment: Path, real_data: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(real_data / "vocab/bert-base-uncased-vocab.txt")
     spec = parse_source(f"dump:{fragment}")

@@ -429,6 +429,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     assert np.array_equal(np.load(out)["input_ids"], expected["input_ids"])
 
 
+@pytest.mark.slow
 def test_real_text(real_wiki_files, real_books, real_data, tmp_path, capsys) -> None:
     """Built, inspected with a page, and every decoded example is text of the store."""
     folders = {"wikiextractor": real_wiki_files[0].parent, "books": real_books[0].parent.parent}

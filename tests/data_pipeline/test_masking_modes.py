@@ -261,6 +261,7 @@ def test_packing_changes_no_masks(mode, packed, key):
     assert together["masked_weights"][0, slot:].sum() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "most"), [(0.15, 600), (0.15, 77), (0.4, 600)])
 def test_robertas_number_is_rounded_at_random(rate, most):
     """int(rate·n + U): rate·n is rounded up with its fractional part as probability."""

@@ -187,6 +187,7 @@ def test_separators_of_sentences_need_blocks():
         PlanSpec(32, pairing="full_sentences", separators="lines")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sop", *BLOCK_MODES])
 @pytest.mark.parametrize("documents", EXTREMES)
 def test_extreme_documents(mode, documents):

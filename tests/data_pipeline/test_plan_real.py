@@ -60,6 +60,7 @@ def spec_of(pairing, seq_length, *, row=None, examples=1, seed=0):
     )
 
 
+@pytest.mark.slow
 def test_half_of_the_pairs_with_a_choice_have_a_random_second(split):
     random = free = 0
     ends = np.cumsum(split.document_lengths, dtype=np.int64)

@@ -181,6 +181,7 @@ def test_a_plan_of_a_store_that_changes_meanwhile_is_not_kept(store, tmp_path, m
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [5, 12], ids=["between checkpoints", "after the last step"])
 def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monkeypatch, capsys):
     advance = RunDisplay.advance

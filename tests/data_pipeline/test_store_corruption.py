@@ -139,6 +139,7 @@ def test_the_trap_works(unpickled) -> None:
     assert unpickled.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_in_a_process_of_its_own_it_is_one_line_too(original, tmp_path) -> None:
     path = shutil.copytree(original.path, tmp_path / "store")

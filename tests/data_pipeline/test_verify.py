@@ -160,6 +160,7 @@ def test_the_verb_says_what_is_wrong_in_one_line(store: Path, capsys) -> None:
     assert f"bytes 0 to {len(damaged) - 1:,}" in line
 
 
+@pytest.mark.slow
 def test_a_store_of_real_text(real_wiki_files, real_books, real_data, tmp_path, capsys) -> None:
     folders = {"wikiextractor": real_wiki_files[0].parent, "books": real_books[0].parent.parent}
     tokenizer = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")

@@ -150,6 +150,7 @@ def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     assert (ended.returncode, ended.stderr) == (43, "error: the line\n")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_process_that_was_put_to_sleep_does_not_hang():
     """Ctrl-Z in a terminal for longer than a deadline, then fg."""

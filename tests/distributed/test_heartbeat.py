@@ -175,6 +175,7 @@ def test_process_0_names_the_one_that_is_silent(members):
     assert job.endings[0].ends[0][0] == LOST
 
 
+@pytest.mark.slow
 def test_another_process_names_process_0_when_its_store_is_silent(members):
     job = members(2)
     job.start(1, peer_timeout=3.0)

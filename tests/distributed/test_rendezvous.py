@@ -128,6 +128,7 @@ def test_two_processes_with_one_number_are_refused_and_the_rest_goes_on(start):
     assert first.result().hosts == third.result().hosts == ("host-0", "host-1", "host-2")
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(start):
     first = start(0, 2, timeout=3)
     with pytest.raises(UserError, match=r"process 1 \(host-1\) expects 4 processes, process 0"):

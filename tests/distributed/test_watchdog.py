@@ -121,6 +121,7 @@ with clock.activity({activity!r}):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_goes_well_is_left_alone(deadlines):
     """Many short activities, and a long one that makes progress."""

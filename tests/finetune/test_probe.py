@@ -80,6 +80,7 @@ def test_the_head_of_tags_is_linear_in_the_states_of_tokens(folder: Path) -> Non
         np.testing.assert_allclose(logits, states @ output["kernel"] + output["bias"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_the_head_is_trained_and_it_predicts(
     folder: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

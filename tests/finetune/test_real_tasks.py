@@ -33,6 +33,7 @@ def real_config(real_data: Path, task: str, **changes: object) -> Config:
     return task_config(real_data, **names, task__tokenizer=vocabulary, **sizes, **batch, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", FOLDERS)
 def test_batches_of_real_examples_are_full(real_data: Path, task: str) -> None:
     config = real_config(real_data, task)

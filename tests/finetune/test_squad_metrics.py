@@ -37,6 +37,7 @@ def own_scores() -> tuple[list[float], list[float], list[dict[str, float]]]:
     return [exact for exact, _ in pairs], [f1 for _, f1 in pairs], groups
 
 
+@pytest.mark.slow
 def test_ten_thousand_answers_score_as_in_transformers() -> None:
     exact, f1, groups = json.loads(lzma.decompress(GOLDEN.read_bytes()))
     own_exact, own_f1, own_groups = own_scores()

@@ -36,6 +36,7 @@ def predict(*words: str) -> int:
     return cli.main(["predict", *words])
 
 
+@pytest.mark.slow
 def test_tags_are_learned_predicted_and_exported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -354,6 +354,7 @@ while True:
 # What is left behind
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_one_that_outlives_a_failure_is_asked_and_killed(launch):
     """Its exit code does not count: the job restarts because of the one that was killed."""

@@ -174,6 +174,7 @@ def test_scalars_are_events_of_tensorboard(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_scalars_stay_readable_where_a_disk_was_full(tmp_path):
     """A partially written record is truncated, so that the next can be read."""

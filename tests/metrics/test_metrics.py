@@ -106,6 +106,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
     assert [(r["kind"], r["step"]) for r in there[49:]] == [("skipped", 49), ("start", 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on file sizes fails writes like a full disk; then space is free again."""

@@ -70,6 +70,7 @@ def plain_sums(config: ModelConfig, batch: dict[str, np.ndarray]) -> tuple[list,
     return left, right, count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"initializer": "positional_heads"}, {"position": "rotary"}, {"norm_position": "pre"}],

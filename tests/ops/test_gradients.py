@@ -127,6 +127,7 @@ def marks_of(name: str, rate: float) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.nightly if (name, rate) in ABOVE else pytest.mark.slow,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rate"),
     [

@@ -126,6 +126,7 @@ def test_a_phase_starts_with_what_its_config_says(moments: str, count: str) -> N
         np.testing.assert_array_equal(now, was if moments == "carry" else 0 * was)
 
 
+@pytest.mark.slow
 def test_moments_of_half_the_size_train_alike() -> None:
     """Rounded to nearest, as no field is in `rounded_at_random`."""
     _, _, losses = trained(lion(small()), 10)

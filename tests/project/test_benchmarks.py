@@ -214,6 +214,7 @@ def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> Non
     np.testing.assert_allclose(peer_torch.masked_loss(model, tensors).item(), whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_input_says_what_every_host_needs(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", documents=400)
@@ -409,6 +410,7 @@ def test_a_question_has_its_paragraph_among_others_of_the_article(tmp_path: Path
         assert found.tolist() == [int(row["label"]) for row in table]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_intervals_of_an_ablation_are_timed() -> None:
     done = run("ablation_statistics.py", "--examples=40", "--documents=8", "--resamples=100")

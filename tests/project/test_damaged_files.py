@@ -98,6 +98,7 @@ def check(kind: str, count: int, folder: Path) -> None:
     assert not found, found
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS])
 def test_damaged_files_are_refused_in_one_line(kind: str, tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def made(tmp_path_factory) -> dict:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["every_method", "compiled", "inspected", "stated"])
 def test_no_name_adds_an_element_or_an_attribute_to_a_page(name, made):
     (hostile, _), (tame, _) = made[name]

@@ -194,6 +194,7 @@ def bucket(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bucket"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", NAMES)
 def test_a_staged_copy_is_complete_or_copied_again(
     bucket: Path, disk: Path, names: Names, monkeypatch: pytest.MonkeyPatch

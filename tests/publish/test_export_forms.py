@@ -59,6 +59,7 @@ def test_positions_start_after_the_padding_id(pad):
         weights.from_transformers(tensors, config, pad + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), CLASSES.items(), ids=CLASSES)
 def test_a_run_with_pairs_has_their_head_in_another_file(name, form, tokenizer, tmp_path, capsys):
     workdir, params = make_run(tokenizer, tmp_path, model=form)

@@ -113,6 +113,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_every_step_has_a_folder(run: Path, tmp_path: Path) -> None:
     words = ["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'all'}"]
     assert cli.main([*words, "--all-steps", "--dtype=bfloat16", "--max_shard_size=9KB"]) == DONE

@@ -60,6 +60,7 @@ def ablation(folder: Path) -> None:
     (folder / "A/report.html").rename(folder / "ablation.html")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(NAMES)})")
 def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
     """And none reports an error or asks another server for anything."""

@@ -132,6 +132,7 @@ def small(cache: Path, *words: str, **env: str) -> tuple[str, str]:
     return folder, "\n".join(line for line in lines if not line.startswith(("folder ", "found ")))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_damaged_program_is_compiled_and_kept_again(cache):
     small(cache)
@@ -146,6 +147,7 @@ def test_a_damaged_program_is_compiled_and_kept_again(cache):
     assert all(DigestedFiles(path.parent, print).get(path.stem) for path in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_cache_that_cannot_be_used_is_one_line(cache):
     folder, said = small(cache)
@@ -179,6 +181,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(cache):
     assert "not cached" in said
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_the_user_has_told_jax_wins(cache, tmp_path):
     folder, said = small(cache, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))

@@ -78,6 +78,7 @@ def test_folders_with_room_are_seldom_counted_and_stay_within_the_limit(tmp_path
             assert len(counted) < 25
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_half_a_program(tmp_path):
     values = [bytes([k]) * 200_000 for k in range(4)]
     writers = [

@@ -178,6 +178,7 @@ def test_a_copy_that_was_damaged_later_is_mended(server, cache, store):
     assert same_files(store.path, open_store(URL).path)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_copy_that_was_killed_goes_on(server, cache, store):
     upload(server, store.path)

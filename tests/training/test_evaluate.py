@@ -209,6 +209,7 @@ def evaluate(run: Path, capsys, *words: str) -> tuple[int, list[dict], str, str]
     return code, added, out, err
 
 
+@pytest.mark.slow
 def test_all_checkpoints_give_what_training_logged(run, capsys):
     code, added, out, _ = evaluate(run, capsys, "--all", "--batches=2")
     assert code == 0

@@ -111,6 +111,7 @@ def test_the_head_of_a_task_is_left_out(
     assert_same({name: result[name] for name in encoder}, encoder)
 
 
+@pytest.mark.slow
 def test_a_model_with_more_positions_gives_the_first(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def imported_copy(source: Path, folder: Path) -> str:
     return origin
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_needs_its_model_no_more(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def test_a_link_to_a_file_outside_is_not_followed(
         find_architecture(config.init)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["workdir", "export"])
 def test_a_run_passes_on_the_model_that_it_started_from(
     form: str, store: TokenStore, source: Path, tmp_path: Path

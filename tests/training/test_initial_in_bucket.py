@@ -59,6 +59,7 @@ def fingerprints(run: Path) -> object:
     return manager.load_params(Workdir.open(run))[1]["fingerprints"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exported", "run", "run@2"])
 def test_a_run_starts_from_a_bucket_as_from_a_disk(
     name: str, store: TokenStore, source: Path, server: Emulator, tmp_path: Path
@@ -105,6 +106,7 @@ def test_messages_name_the_bucket_and_not_the_copy(server: Emulator) -> None:
         find_architecture("gs://bucket/exported")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["flip_every", "truncate_every"])
 def test_a_copy_that_arrives_damaged_is_not_kept(
     fault: str, source: Path, server: Emulator

@@ -65,6 +65,7 @@ def test_the_trace_has_the_steps_asked_for_and_no_others(tmp_path, capsys):
     assert "traced steps 2 to 4: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_or_ends_within_them_traces_its_own(tmp_path):
     train(Profiler(Workdir.open(tmp_path / "on").profile, Steps(2, 5)), 3, 8)
     assert steps_marked(tmp_path / "on") == [3, 4]
@@ -78,6 +79,7 @@ def test_without_the_flag_or_behind_the_steps_nothing_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
     (tmp_path / "profile").write_text("in the way")
     train(Profiler(Workdir.open(tmp_path).profile, Steps(0, 2)), 0, 4)

@@ -199,6 +199,7 @@ def test_the_run_is_the_one_that_was_configured_with_its_steps(
     assert not re.search(missed, shown["configured"])
 
 
+@pytest.mark.slow
 def test_the_time_is_measured_once(
     store: TokenStore, tmp_path: Path, measured: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,6 +58,7 @@ def test_another_store_of_the_name_is_not_taken(
     assert find_store(Workdir.open(tmp_path / "run"), "gs://b/store", data) == "gs://b/store"
 
 
+@pytest.mark.slow
 def test_commands_find_the_store_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
