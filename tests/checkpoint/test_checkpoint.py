@@ -51,6 +51,7 @@ def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None
     return complete_steps(workdir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "left"),
     [

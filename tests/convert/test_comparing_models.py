@@ -73,6 +73,7 @@ def table_of(said: str) -> dict[str, float]:
     return {name: float(value) for value, name in rows}
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_as_its_export(folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert verify(folder / "run", folder / "exported") == DONE
     said = capsys.readouterr().out
@@ -215,6 +216,7 @@ def outputs_of(found: Comparison) -> list[str]:
     return [name for name, _ in found.outputs]
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_with_the_head_that_no_class_has(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -284,6 +284,7 @@ def test_roberta_needs_no_more_slots_than_the_recipes_have():
         assert len(masked_blocks("roberta", [[7] * 510], key, most=70)[3]) == 70
 
 
+@pytest.mark.slow
 def test_roberta_chooses_every_position_alike_specials_too():
     counts = np.zeros(40, np.int64)
     for key in range(4000):

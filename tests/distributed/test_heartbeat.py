@@ -193,6 +193,7 @@ def test_beats_keep_all_alive(members):
     assert [ending.ends for ending in job.endings] == [[], [], []]
 
 
+@pytest.mark.slow
 def test_a_closed_connection_is_a_death(members):
     job = members(3)
     job.say(2)

@@ -89,6 +89,7 @@ def test_who_is_missing_and_who_is_there_is_said_by_name(start):
         first.result()
 
 
+@pytest.mark.slow
 def test_a_process_that_went_away_is_missing_again(start, address):
     first = start(0, 3, timeout=3)
     with connected(address) as gone:

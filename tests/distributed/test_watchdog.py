@@ -95,6 +95,7 @@ def test_every_activity_but_other_has_a_deadline(deadlines):
 # --- the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activity", ["compile", "data", "step", "save"])
 @pytest.mark.processes
 def test_a_deadline_ends_the_process_and_says_where_it_was(activity, deadlines):

@@ -152,10 +152,7 @@ FORMS = {
     "accumulated": {"phases[0]__micro_batches": 2},
     "padded on 8 devices": PADDED | DEVICES,
 }
-USUAL = [
-    (task, "padded on 8 devices")
-    for task in ("rte", "tagging", "question_answering", "multiple_choice")
-]
+USUAL = [(task, "padded on 8 devices") for task in ("rte", "multiple_choice")]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_the_sums_are_those_of_the_run(task: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_what_is_not_of_a_task_is_refused(tmp_path: Path, capsys) -> None:
     folder = write_task(tmp_path / "task")
     finetune(task_config(folder, task__epochs=0.2, mesh__data=8), tmp_path / "run")

@@ -91,6 +91,7 @@ def test_added_vocabulary_rows_are_zero_and_never_predicted(model, params):
     assert np.isfinite(np.asarray(mlm)[..., :90]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unroll", [1, 2, 0])
 def test_forms_of_the_layer_loop_agree(unroll, model, params):
     batch, key = make_batch(model), jnp.uint32(7)

@@ -95,6 +95,7 @@ def test_the_numbers_do_not_depend_on_the_form(remat, unroll):
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unroll", [1, 2, 0, 99])
 @pytest.mark.parametrize("remat", REMATS)
 def test_the_settings_really_change_the_program(remat, unroll):

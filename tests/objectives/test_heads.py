@@ -118,6 +118,7 @@ def test_span_logits_are_the_published_formula():
         assert np.isneginf(got[b, p, MODEL.vocab_size :]).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_span_loss_is_that_of_the_formula():
     """By differences of the float64 formula, along random directions of each parameter."""
     params, batch = random_params(LEARNED), span_batch()

@@ -121,6 +121,7 @@ def test_time_left_weighs_the_phases_to_come(config, tmp_path):
     assert status.seconds_left == pytest.approx(40 * 0.5 * long / short)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_and_a_finished_one(config, tmp_path):
     rest = read_status(folder_of_a_run(tmp_path / "rest", config, 30, age=7200))
     assert not rest.working

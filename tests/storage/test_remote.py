@@ -122,6 +122,7 @@ def finished(process: subprocess.Popen) -> tuple[int, str, str]:
 # The store.
 
 
+@pytest.mark.slow
 def test_a_store_in_a_bucket_opens_like_the_one_it_was_copied_from(server, cache, store):
     upload(server, store.path)
     staged = open_store(URL)
@@ -434,6 +435,7 @@ def test_records_wait_for_a_bucket_that_refuses_them(server, monkeypatch, capsys
     assert "writes succeed again" in well
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, capsys):
     monkeypatch.setattr(jsonl, "_CLOSE_TIMEOUT", 0.2)
     server.faults.down = True

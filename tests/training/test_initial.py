@@ -72,6 +72,7 @@ def test_an_earlier_step_of_a_run_can_be_named(
     assert_same(exported(tmp_path / "run"), first)
 
 
+@pytest.mark.slow
 def test_a_part_that_the_model_lacks_keeps_its_random_values(
     store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

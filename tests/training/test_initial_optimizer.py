@@ -63,6 +63,7 @@ def assert_same_end(run: Path, other: Path, step: int) -> None:
     assert losses.items() <= others.items()
 
 
+@pytest.mark.slow
 def test_a_run_from_an_export_ends_as_the_run_that_resumes(
     store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -55,6 +55,7 @@ def test_steps_beyond_the_run_are_refused():
         Steps.parse("3:6").check(5)
 
 
+@pytest.mark.slow
 def test_the_trace_has_the_steps_asked_for_and_no_others(tmp_path, capsys):
     train(Profiler(Workdir.open(tmp_path).profile, Steps(2, 5)), 0, 8)
     assert steps_marked(tmp_path) == [2, 3, 4]

@@ -113,6 +113,7 @@ def test_everything_at_once_gives_the_same_numbers() -> None:
     assert_same(one, train(small("mlm+nsp+sbo", **ALL_AT_ONCE), one.before))
 
 
+@pytest.mark.slow
 def test_rotary_positions_and_pre_norms_give_the_same_numbers_everywhere() -> None:
     """Packed rows and micro-batches, recomputed layers, sharded heads and updates, all at once."""
     form = {"position": "rotary", "norm_position": "pre"}
@@ -120,6 +121,7 @@ def test_rotary_positions_and_pre_norms_give_the_same_numbers_everywhere() -> No
     assert_same(one, train(small(model=form, **ALL_AT_ONCE), one.before))
 
 
+@pytest.mark.slow
 def test_a_split_optimizer_sums_and_splits_gradients_at_once() -> None:
     """And nothing in the step of a device has the size of the global batch."""
     split = {"unroll_layers": 0, "shard_optimizer": True}

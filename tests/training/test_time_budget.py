@@ -160,6 +160,7 @@ def arrays(workdir: Path) -> dict[str, bytes]:
     return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
 
 
+@pytest.mark.slow
 def test_the_run_is_the_one_that_was_configured_with_its_steps(
     store: TokenStore,
     tmp_path: Path,

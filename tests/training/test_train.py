@@ -158,6 +158,7 @@ def test_a_stretch_repeated_after_a_restart_is_read_once(tmp_path):
     assert [(r["step"], r["value"]) for r in records] == [(1, 0), (2, 1), (3, 1)]
 
 
+@pytest.mark.slow
 def test_what_decides_the_examples_cannot_change(store, tmp_path):
     config = small_config(store)
     with pytest.raises(StoppedError):
@@ -402,6 +403,7 @@ def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_pa
     assert [(r["step"], r["phase"]) for r in records] == [(6, 0), (13, 1), (15, 2)]
 
 
+@pytest.mark.slow
 def test_a_phase_to_come_may_change(parts, phases_config, tmp_path):
     run = parts.stopped_at(6, tmp_path / "run")  # of the second phase no step is done
     pretrain(with_phase(phases_config, 1, max_predictions=4, steps=2), run)
