@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["token/0", "span/1"])
+@pytest.mark.parametrize("name", ["token/0", pytest.param("span/1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_with_damaged_values_is_excluded_by_its_name(case, name, made):
     change, said = CASES[case]

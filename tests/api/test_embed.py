@@ -111,6 +111,7 @@ def test_layers_that_are_not_there_are_one_line(layers: str, problem: str) -> No
         parse_layers(layers, 6)
 
 
+@pytest.mark.slow
 def test_states_of_every_layer_are_those_of_its_own_layers(model) -> None:
     """Of one text alone, computed layer by layer from the parameters."""
     config = model.config

@@ -64,6 +64,7 @@ def test_it_is_what_it_is_defined_to_be(dtype, shape, seed):
     assert of(x) == reference(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
 def test_the_layout_does_not_matter(dtype):
     x = random_array(dtype, (8, 16, 4), 1)

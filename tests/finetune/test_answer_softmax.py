@@ -115,6 +115,7 @@ def test_over_the_row_it_is_the_loss_of_transformers(layout: str, folder: Path) 
     np.testing.assert_allclose(ours(config, batches), golden()[layout], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_over_the_window_padding_has_no_part_in_it(folder: Path) -> None:
     """Rows twice as long have the same loss, which is not that over the row."""
     losses = []

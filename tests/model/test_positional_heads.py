@@ -54,7 +54,14 @@ def share_at(probabilities: np.ndarray, offset: int) -> float:
     return float(np.diagonal(probabilities, offset).mean())
 
 
-@pytest.mark.parametrize(("hidden", "heads"), [(128, 2), (384, 12), (130, 2)])
+@pytest.mark.parametrize(
+    ("hidden", "heads"),
+    [
+        (128, 2),
+        pytest.param(384, 12, marks=pytest.mark.slow),
+        pytest.param(130, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_each_head_of_the_first_layer_attends_to_its_neighbour(hidden: int, heads: int) -> None:
     attention = first_attention(model(hidden, heads))
     for head, offset in enumerate(model(hidden, heads).head_offsets):

@@ -96,7 +96,18 @@ def test_the_encoder_reads_a_strip_in_each_row():
         np.testing.assert_array_equal(values, batch[name].reshape(B * C, S), err_msg=name)
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "multiple_choice"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(
+            task,
+            marks=[pytest.mark.slow]
+            * (task not in ("single_label_classification", "question_answering")),
+        )
+        for task in TASKS
+        if task != "multiple_choice"
+    ],
+)
 def test_a_packed_row_has_the_loss_of_its_examples_alone(task):
     """Two examples in each row of half the number of rows."""
     config = task_config("bert", task, num_hidden_layers=1)

@@ -201,6 +201,7 @@ def test_carried_moments_with_a_count_of_zero_are_corrected_as_new():
     np.testing.assert_allclose(updates["dense"]["kernel"], want, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_moments_of_half_the_size_train_alike(name):
     """A quadratic's way down, 60 steps in both types; all of it in float32 but what is kept."""

@@ -241,6 +241,7 @@ def test_no_name_adds_an_element_or_an_attribute_to_a_page(name, made):
             assert text.replace("\x00", "") in hostile.words.replace("\ufffd", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inspected", "stated"])
 def test_no_name_is_obeyed_or_hidden_by_a_verb(name, made):
     (_, out), _ = made[name]

@@ -132,7 +132,6 @@ def small(cache: Path, *words: str, **env: str) -> tuple[str, str]:
     return folder, "\n".join(line for line in lines if not line.startswith(("folder ", "found ")))
 
 
-@pytest.mark.slow
 @pytest.mark.processes
 def test_a_damaged_program_is_compiled_and_kept_again(cache):
     small(cache)

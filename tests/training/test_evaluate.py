@@ -252,6 +252,7 @@ def test_a_table_leaves_out_what_a_record_lacks():
     assert line.split() == ["4", "1", "16", "8", "-", "-", "-", "2.0000", "50.00%", "-"]
 
 
+@pytest.mark.slow
 def test_the_attention_on_neighbours_is_logged_and_drawn(run, capsys):
     logged = records(run, "metrics.jsonl", "eval")
     names = [key for key in logged[0] if key.startswith("attention/")]

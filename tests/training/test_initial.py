@@ -54,7 +54,14 @@ def assert_same(state: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> N
         np.testing.assert_array_equal(tensor, other[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["exported", "run", "run@2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("exported", marks=pytest.mark.slow),
+        pytest.param("run", marks=pytest.mark.slow),
+        "run@2",
+    ],
+)
 def test_a_run_starts_with_every_bit_of_its_model(
     name: str, store: TokenStore, source: Path, tmp_path: Path
 ) -> None:

@@ -104,7 +104,10 @@ def test_outputs_and_losses(name):
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
-        *(("tiny", recipe) for recipe in RECIPES),
+        *(
+            pytest.param("tiny", recipe, marks=[pytest.mark.slow] * (recipe != "adamw"))
+            for recipe in RECIPES
+        ),
         pytest.param("base", "bert_adamw", marks=pytest.mark.slow),
         pytest.param("base", "adamw", marks=pytest.mark.nightly),
     ],

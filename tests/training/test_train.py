@@ -64,6 +64,7 @@ def steps_on(config: Config, store: TokenStore, devices: int, steps: int) -> tup
     return losses, program.train._cache_size()
 
 
+@pytest.mark.slow
 def test_one_and_eight_devices_give_the_same_loss(store):
     config = small_config(store)
     assert config.model.hidden_dropout_prob > 0
@@ -279,6 +280,7 @@ def parts(phases_config, tmp_path_factory) -> Parts:
     return run
 
 
+@pytest.mark.slow
 def test_phases_stopped_anywhere_give_the_same_bits(whole, parts):
     """Also at their boundary, where moments and count are reset exactly once."""
     for step in (6, 12):
@@ -387,6 +389,7 @@ def test_files_of_others_are_not_written_over(files, said, phases_config, tmp_pa
         pretrain(phases_config, tmp_path / "tokenizer.json")
 
 
+@pytest.mark.slow
 def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_path):
     run = parts.stopped_at(8, tmp_path / "run")
     for change, said in (
