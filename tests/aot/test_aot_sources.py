@@ -45,6 +45,7 @@ def found() -> Counter[Source]:
     )
 
 
+@pytest.mark.slow
 def test_every_part_of_the_step_is_found(found: Counter[Source]) -> None:
     there = {(source.part, source.direction) for source in found}
     for part in ("embeddings", "attention", "feed-forward", "heads"):

@@ -232,6 +232,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
+@pytest.mark.slow
 def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
     params = init_params(config.model, config.compute, chosen(config.data), jax.random.key(0))

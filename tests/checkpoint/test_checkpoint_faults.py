@@ -101,6 +101,7 @@ def kill_somewhere(workdir: Path, moment: int) -> None:
     assert all(name.isdecimal() for name in names(workdir))  # nothing half done is left
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_kill_while_saving_leaves_the_old_or_the_new(tmp_path):
     # About 110 things are done to files from one save to the end of the next.

@@ -221,6 +221,7 @@ def test_a_checkpoint_of_objects_is_one_line(state, tmp_path, capsys):
 # Names of the hub where a folder is expected ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -342,6 +342,7 @@ def test_no_notice_no_request(says, status, machine):
 # Compilation
 
 
+@pytest.mark.slow
 def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
     """Two phases with evaluations and checkpoints, stopped in between and resumed."""
     from jax._src import monitoring

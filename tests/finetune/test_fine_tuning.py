@@ -262,6 +262,7 @@ def test_what_a_run_learned_is_evaluated_predicted_and_exported(
     assert "held-out: loss" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_lower_layer_has_a_lower_rate(folder: Path) -> None:
     """The first update of Adam is the rate itself, up to its sign."""
     config = task_config(folder, optimizer__layer_decay=0.5, optimizer__weight_decay=0.0)

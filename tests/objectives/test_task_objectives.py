@@ -131,6 +131,7 @@ def test_a_packed_row_has_the_loss_of_its_examples_alone(task):
         assert float(jax.jit(loss)(together)) == pytest.approx(float(loss(alone)), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("task", ["single_label_classification", "token_classification"])
 def test_in_training_what_a_head_reads_is_dropped(layout, task):

@@ -219,6 +219,7 @@ def test_newton_schulz_steps_equal_float64_for_every_shape(shape: tuple[int, int
         np.testing.assert_allclose(result, jordan(matrix), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(24, 96), (96, 24), (24, 24), (24, 36)])
 def test_newton_schulz_steps_are_those_of_optax(shape: tuple[int, int]) -> None:
     matrices = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)

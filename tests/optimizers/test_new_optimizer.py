@@ -115,6 +115,7 @@ def test_a_killed_run_resumes_with_the_same_bits(store: TokenStore, tmp_path: Pa
     assert_a_kill_costs_no_bits(config, tmp_path, program=(__file__,), env=environment, devices=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moments", "count"), [("reset", "carry"), ("carry", "reset")])
 def test_a_phase_starts_with_what_its_config_says(moments: str, count: str) -> None:
     config = lion(small(), phase_moments=moments, phase_count=count)

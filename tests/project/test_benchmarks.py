@@ -308,6 +308,7 @@ def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
         assert f"seed 0, {form} " in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_gradients_by_hand_save_less_than_autodiff() -> None:
     done = run("ops.py", "--compile=", "--json")

@@ -306,6 +306,7 @@ def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, mon
     assert (code, [r["step"] for r in added]) == (0, [12]), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["full_sentences", "single"])
 def test_another_pairing_measures_masked_tokens_only(pairing, run, capsys):
     code, (record,), out, _ = evaluate(run, capsys, f"--pairing={pairing}", "--masking=whole_word")
@@ -432,6 +433,7 @@ def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
     assert (code, "no checkpoints found" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_other_held_out_text_is_said(run, capsys, tmp_path):
     other = small_store(tmp_path / "other", repeat=True)
     code, added, out, _ = evaluate(run, capsys, f"--store={other.path}", "--batches=1")

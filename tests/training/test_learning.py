@@ -67,6 +67,7 @@ def test_every_set_of_objectives_trains(pairing, span_boundary):
     assert not still
 
 
+@pytest.mark.slow
 def test_positions_that_a_phase_does_not_reach_only_decay():
     """As in the original, whose table always has all its rows: their moments stay zero."""
     config = run_config(TINY, RECIPES["bert_adamw"])
