@@ -297,6 +297,7 @@ def test_other_labels_are_another_architecture(tokenizer, tmp_path, capsys):
     assert line.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [CLASSIFIER, "token_classification", "question_answering"])
 def test_a_padding_token_in_a_text_is_refused_where_it_is_not_counted(task, tokenizer, tmp_path):
     texts = ["hello", "a [PAD] b"]

@@ -264,6 +264,7 @@ def test_what_cannot_be_exported_is_one_line(
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_command_imports_no_jax(store: TokenStore, tmp_path: Path) -> None:
     words = [

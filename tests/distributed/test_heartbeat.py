@@ -163,6 +163,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 # --- lost -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_process_0_names_the_one_that_is_silent(members):
     job = members(3)
     job.say(2)

@@ -112,6 +112,7 @@ def test_processes_that_differ_are_named_by_what_differs(start):
             process.result()
 
 
+@pytest.mark.slow
 def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch, capsys):
     """Otherwise a mistyped address means ten minutes of silence."""
     monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)

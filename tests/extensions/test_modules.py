@@ -145,6 +145,7 @@ def test_a_config_file_may_be_the_module(folder: Path, capsys: pytest.CaptureFix
     assert command(capsys, "pretrain", "--config=mine.py", "--workdir=run")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_module_may_be_the_config_file(folder: Path, capsys: pytest.CaptureFixture[str]):
     write(folder, "mine.py", THIRDS + CONFIG)
     words = ("data", "inspect", "--store=store", "--config=mine.py", "--module=mine.py")

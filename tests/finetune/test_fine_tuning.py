@@ -63,6 +63,7 @@ def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_example_is_in_one_batch_of_an_epoch(folder: Path, task: str) -> None:
     """A long sentence or text is several windows, each of them whole."""

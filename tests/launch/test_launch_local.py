@@ -328,6 +328,7 @@ def test_a_terminal_reaches_the_processes_only_through_the_launcher(launch):
     assert of("host-0", lines) == of("host-1", lines) == [b"True"]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_does_not_end_in_its_grace_is_killed(launch):
     job = launch(

@@ -317,6 +317,7 @@ def test_another_pairing_measures_masked_tokens_only(pairing, run, capsys):
     assert "NSP" not in out
 
 
+@pytest.mark.slow
 def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys, tmp_path):
     """In every form; in the order of the text, each with the document of its first token."""
     file, forms = tmp_path / "examples.npz", ("own", "single/span:16", "full_sentences/token@0.4")
