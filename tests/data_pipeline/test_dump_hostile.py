@@ -62,7 +62,6 @@ def names(mark: pytest.MarkDecorator) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", ["table-markup", large])
 
 
-@pytest.mark.slow
 @names(pytest.mark.nightly)
 def test_a_real_dump_cut_anywhere_is_one_line(name: str, real_data: Path, tmp_path: Path) -> None:
     data = (real_data / f"wikipedia/enwiki-{name}.xml.bz2").read_bytes()

@@ -30,7 +30,6 @@ from bert_jax.ops.attention import dispatch, pallas
 WIDE = {"float64": "float64", "float32": "float32", "bfloat16": "float32"}
 # Times the error of plain autodiff; where that is above HALF, little is left of the gradient.
 LIMIT, LIMIT_ABOVE, HALF = 1.3, 1.5, 0.5
-DEFAULT = [("alike", 0.0)]
 # Just above the limit in one tensor, the values' kernel of the last layer, where it was last run
 # (2026-11-22): 0.020 beside autodiff's 0.015.
 ABOVE = [("plateau", 0.1)]
@@ -122,12 +121,9 @@ def assert_as_exact_as_autodiff(
 
 
 def marks_of(name: str, rate: float) -> tuple[pytest.MarkDecorator, ...]:
-    if (name, rate) in DEFAULT:
-        return ()
     return (pytest.mark.nightly if (name, rate) in ABOVE else pytest.mark.slow,)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rate"),
     [
