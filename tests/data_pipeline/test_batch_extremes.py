@@ -3,8 +3,6 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import original_generator as original
@@ -100,17 +98,10 @@ def _original_examples(documents, spec):
         yield tuple(row), (0,) * len(row), 0
 
 
-def _combinations() -> Iterator[Any]:
-    """Every extreme in every pairing and masking; each pair of two of them once by default."""
-    for (i, name), (j, pairing), (k, mode) in itertools.product(
-        enumerate(EXTREMES), enumerate(PAIRINGS), enumerate(MODES)
-    ):
-        marks = () if (i + j + k) % len(MODES) == 0 else (pytest.mark.slow,)
-        yield pytest.param(name, pairing, mode, marks=marks)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "pairing", "mode"), list(_combinations()))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("name", EXTREMES)
 def test_extreme_documents_become_whole_masked_examples(name, pairing, mode, tmp_path):
     split = split_of(EXTREMES[name])
     masking = MaskingSpec(SLOTS, masking=mode, span_boundary=mode == "span")

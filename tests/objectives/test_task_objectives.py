@@ -17,6 +17,7 @@ from bert_jax.objectives.known_objectives import OBJECTIVES, task_of
 from bert_jax.objectives.pretraining_model import declare, encoder_rows
 from bert_jax.objectives.total import all_sums, denominators, summarize
 
+USUAL = ("single_label_classification", "question_answering")
 CORPUS = Corpus(("text",), np.zeros(TINY.vocab_size, np.float32))
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(4, 3, 5)).astype(np.float32)  # logits of 12 examples
@@ -99,11 +100,7 @@ def test_the_encoder_reads_a_strip_in_each_row():
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param(
-            task,
-            marks=[pytest.mark.slow]
-            * (task not in ("single_label_classification", "question_answering")),
-        )
+        pytest.param(task, marks=[] if task in USUAL else pytest.mark.slow)
         for task in TASKS
         if task != "multiple_choice"
     ],

@@ -120,7 +120,6 @@ def test_every_matrix_moves_as_in_float64() -> None:
     assert jax.tree.leaves(moved_by_adam).count(False) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "share", "gathered"), MESHES)
 def test_whole_matrices_are_shared_out(mesh: dict, share: int, gathered: bool) -> None:
     """By all-to-all, and no device multiplies more matrices than its share."""

@@ -24,8 +24,6 @@ from bert_jax.errors import StorageError, UserError
 FEW, MANY = 12, 200
 LIMIT = 300  # seconds; only ever waited out by a broken reader
 MOST_MEMORY = 3 << 29  # bytes, 1.5 GiB
-# Of kinds that take more than a second or two, or need an extra.
-MARKS = {"pytorch": pytest.mark.torch, "page of a run": pytest.mark.slow}
 
 
 def address_space() -> int:
@@ -100,7 +98,7 @@ def check(kind: str, count: int, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_are_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     check(kind, FEW, tmp_path)
 
