@@ -44,6 +44,12 @@ LARGER = (
     "model.hidden_size=256", "model.num_hidden_layers=4", "model.num_attention_heads=4",
     "model.intermediate_size=1024", "model.initializer_range=0.06",
 )  # fmt: skip
+FOUR = (*BEST, "model.num_attention_heads=4")
+BIAS = "model.output_bias_initializer=frequencies"
+WORDS = ("model.word_initializer=cooccurrence", BIAS)
+HEAD, OUTPUTS = "model.near_identity.head=True", "model.near_identity.feed_forward="
+IDENTITY = (HEAD, f"{OUTPUTS}0.1")
+COUNTED = (*FOUR, *WORDS, *IDENTITY)
 Variants = dict[str, tuple[str, ...]]
 
 
@@ -51,6 +57,12 @@ def varied(setting: str, *values: float) -> Variants:
     """Returns the best variant, and others with one setting of its positional heads changed."""
     key = f"model.positional_heads.{setting}"
     return {"default": BEST} | {f"{setting} {value}": (*BEST, f"{key}={value}") for value in values}
+
+
+def counted(setting: str, *values: float) -> Variants:
+    """Returns the counted start near the identity, and others with one setting changed."""
+    changed = {f"{setting} {value}": (*COUNTED, f"model.{setting}={value}") for value in values}
+    return {"default": COUNTED} | changed
 
 
 TABLES: dict[str, Variants] = {
@@ -101,6 +113,30 @@ TABLES: dict[str, Variants] = {
         "segments start at zero": (*BEST, f"{INIT}no_segments"),
         "special tokens start at zero": (*BEST, f"{INIT}no_special"),
         "segments and special tokens three times as large": (*BEST, f"{INIT}large_special"),
+    },
+    "counted": {  # what the words start from, and how near the identity layers and head are
+        "random words": FOUR,
+        "output bias": (*FOUR, BIAS),
+        "words": (*FOUR, WORDS[0]),
+        "words and output bias": (*FOUR, *WORDS),
+        "near the identity": (*FOUR, *IDENTITY),
+        "all three": COUNTED,
+        "all three, AdamW": (*COUNTED, "optimizer.name=adamw", f"{RATE}2e-3"),
+        "random words, AdamW": (*FOUR, "optimizer.name=adamw", f"{RATE}2e-3"),
+        "all three, no positional heads": (*COUNTED, "model.initializer=random"),
+        "nothing, no positional heads": (*FOUR, "model.initializer=random"),
+    },
+    "window": counted("cooccurrence.window", 1, 2, 10),
+    "smoothing": counted("cooccurrence.smoothing", 0.5, 1.0),
+    "exponent": counted("cooccurrence.exponent", 0.0, 1.0),
+    "identity": {
+        "all three": COUNTED,
+        "head alone": (*FOUR, *WORDS, HEAD),
+        "outputs alone": (*FOUR, *WORDS, f"{OUTPUTS}0.1"),
+        "outputs 0": (*COUNTED, f"{OUTPUTS}0.0"),
+        "outputs 0.3": (*COUNTED, f"{OUTPUTS}0.3"),
+        "attention 0.3": (*COUNTED, "model.near_identity.attention=0.3"),
+        "attention 0.1": (*COUNTED, "model.near_identity.attention=0.1"),
     },
     "size": {  # 4 layers of width 256
         "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),

@@ -62,6 +62,25 @@ class PositionalHeadsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CooccurrenceConfig:
+    """The words' vectors with `word_initializer = "cooccurrence"`; see
+    data_pipeline/analysis/word_vectors.py."""
+
+    window: Annotated[int, Within(1, 100)] = 4  # tokens on each side
+    smoothing: Share = 0.75  # exponent of the counts of contexts
+    exponent: Share = 0.5  # of the singular values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NearIdentityConfig:
+    """What layers and head change at first; see model/near_identity.py."""
+
+    head: bool = False  # the dense layer of the masked-token head starts as the identity
+    feed_forward: Amount = 1.0  # factor of the random values of each feed-forward output
+    attention: Amount = 1.0  # the same of each attention output
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's architecture, named as in transformers' `BertConfig`."""
 
@@ -76,9 +95,16 @@ class ModelConfig:
     max_position_embeddings: Positions = 512
     type_vocab_size: TokenTypes = 2  # 0: no token types, as in DistilBERT
     initializer_range: Amount = 0.02
-    # Initial values only: the published ones, or with heads that attend to neighbouring tokens.
-    initializer: Literal["published", "positional_heads"] = "published"
+    # Initial values only. published: all as published, whatever the settings up to `near_identity`
+    # say; random: only where these say nothing else; positional_heads: heads that attend to
+    # neighbouring tokens.
+    initializer: Literal["published", "random", "positional_heads"] = "published"
     positional_heads: PositionalHeadsConfig = PositionalHeadsConfig()
+    # Vectors of the entries, and the bias of each in the output, from the store's training text.
+    word_initializer: Literal["random", "cooccurrence"] = "random"
+    output_bias_initializer: Literal["zeros", "frequencies"] = "zeros"
+    cooccurrence: CooccurrenceConfig = CooccurrenceConfig()
+    near_identity: NearIdentityConfig = NearIdentityConfig()
     layer_norm_eps: Positive = 1e-12
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
@@ -100,6 +126,9 @@ class ModelConfig:
             )
         if self.initializer == "positional_heads":
             self._check_positional_heads()
+        if self.initializer == "published":
+            for name in ("word_initializer", "output_bias_initializer", "near_identity"):
+                object.__setattr__(self, name, self.__dataclass_fields__[name].default)
 
     def _check_positional_heads(self) -> None:
         where = 'config.model.initializer="positional_heads"'

@@ -38,7 +38,8 @@ _SHORTEST: Final = 16  # positions of a batch: few lengths, so few shapes are co
 # Settings that change nothing here: of training, and rows of the vocabulary for the hardware.
 _IGNORED: Final = {
     "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "initializer",
-    "positional_heads", "pad_vocab_to_multiple_of",
+    "positional_heads", "word_initializer", "output_bias_initializer", "cooccurrence",
+    "near_identity", "pad_vocab_to_multiple_of",
 }  # fmt: skip
 _POOLER: Final = "pooler"
 

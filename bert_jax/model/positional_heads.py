@@ -26,7 +26,7 @@ from bert_jax.config.schema import ModelConfig
 
 _FASTEST: Final = 2.8  # radians per position, below π: neighbours stay distinguishable
 _SLOWEST: Final = 0.02  # a turn is 314 positions
-_TRUNCATED: Final = 0.88  # standard deviation of a normal distribution truncated at two of its own
+TRUNCATED: Final = 0.88  # standard deviation of a normal distribution truncated at two of its own
 
 
 def frequencies(hidden_size: int) -> np.ndarray:
@@ -84,7 +84,7 @@ def _size(config: ModelConfig) -> float:
     `share` of it, so a (sine, cosine) pair has the squared size 2·share.
     """
     positions = config.positional_heads.table**2
-    share = positions / (positions + 2 * _TRUNCATED**2)
+    share = positions / (positions + 2 * TRUNCATED**2)
     pairs = config.head_dim // 2
     return (
         float(config.positional_heads.sharpness * config.head_dim**0.5 / (2 * share * pairs)) ** 0.5

@@ -14,10 +14,11 @@ from bert_jax.exit_codes import STOPPED
 from bert_jax.metrics.run_records import Event
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
-from bert_jax.training import claim, skip_nonfinite
+from bert_jax.training import claim, skip_nonfinite, word_start
 from bert_jax.training.initial import start_from
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
+from bert_jax.training.store_data import StoreData
 from bert_jax.workdir import description, identity
 
 
@@ -78,10 +79,16 @@ def restore_or_init(
 
 def _new_state(run: RunContext) -> State:
     """Returns the state of a run's step 0."""
-    state = run.program.init()
+    state, counted = run.program.init(), word_start.is_counted(run.config.model)
     if run.initial is None:
+        if counted and isinstance(run.data, StoreData):
+            with run.job.clock.activity("data"):
+                peers, store = run.job.peers, run.data.store
+                return word_start.start_words(state, run.config, store, run.workdir, peers)
         return state
     state, lines = start_from(state, run.initial)
+    if counted:
+        lines.append("its words and its output bias are used, not counts of the store")
     if run.job.peers.is_first:
         for line in lines:
             logger.info(line)

@@ -30,6 +30,7 @@ class Workdir:
     # last ran with, checkpoints that it adopted, the steps that a time budget decided.
     config_json: epath.Path
     tokenizer: epath.Path  # of the store, as it will be exported
+    word_start: epath.Path  # what the words start from, counted in the store
     checkpoints: epath.Path  # a folder for each step, see `catalog`
     quarantine: epath.Path  # damaged checkpoints, and those of other runs
     metrics: epath.Path  # records of training; in a bucket metrics-00001.jsonl, …
@@ -50,6 +51,7 @@ class Workdir:
             path=path,
             config_json=path / "config.json",
             tokenizer=path / "tokenizer.json",
+            word_start=path / "word_start.npz",
             checkpoints=full / "checkpoints",
             quarantine=full / "quarantine",
             metrics=path / "metrics.jsonl",

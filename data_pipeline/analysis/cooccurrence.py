@@ -1,0 +1,137 @@
+"""How often two entries of the vocabulary stand near each other in a split.
+
+    C[a, b] = sum over the pairs of an a and a b, o tokens apart, of 1/o, for o = 1 ... window
+
+Windows cross the ends of sentences, never those of documents. The sums are taken in the order of
+the text, in float64, one row by one thread, so they do not depend on the number of threads.
+"""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_jax.data_pipeline.analysis.baselines import spread_documents, tokens_per_document
+from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.data_pipeline.store.split import Split
+
+_BLOCKS = 256  # of rows, each with about as many tokens: what one thread does at a time
+
+
+@dataclass(frozen=True)
+class Cooccurrences:
+    """A symmetric sparse matrix [V, V], by rows.
+
+    Attributes:
+        counts: of each entry in the text that was read, int64 [V].
+        offsets: where the row of each entry begins, int64 [V + 1].
+        others: the columns of the non-zero elements, int32 [N], ascending in each row.
+        weights: their values C[a, b], float32 [N].
+        sums: of each row, float64 [V].
+    """
+
+    counts: np.ndarray
+    offsets: np.ndarray
+    others: np.ndarray
+    weights: np.ndarray
+    sums: np.ndarray
+
+
+def count_cooccurrences(
+    split: Split, vocab_size: int, window: int, pool: ThreadPoolExecutor, most_tokens: int
+) -> Cooccurrences:
+    """Returns the co-occurrences in a split.
+
+    Memory: 8 bytes per token, and up to 16 per non-zero element.
+
+    Args:
+        window: tokens on each side.
+        most_tokens: from a larger split, evenly spread documents with at most this many tokens are
+            read.
+    """
+    taken = spread_documents(split, most_tokens)
+    text = _text(np.asarray(split.tokens), tokens_per_document(split), taken)
+    counts, places = _by_entry(text, vocab_size)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], _BLOCKS + 1)[1:-1])
+    bounds = np.unique([0, *cuts, vocab_size])
+
+    def rows(block: tuple[int, int]) -> tuple[np.ndarray, ...]:
+        return _rows(text, places, starts, *block, window)
+
+    blocks = [*pool.map(rows, itertools.pairwise(bounds))]
+    sizes, others, weights, sums = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Cooccurrences(counts, offsets, others, weights, sums)
+
+
+@compiled
+def _text(tokens, sizes, taken):
+    """Returns the tokens of the taken documents, int32, with -1 before and after each of them."""
+    total = np.int64(1)
+    for document in range(len(sizes)):
+        if taken[document]:
+            total += sizes[document] + 1
+    text = np.full(total, -1, np.int32)
+    at, start = np.int64(1), np.int64(0)
+    for document in range(len(sizes)):
+        end = start + sizes[document]
+        if taken[document]:
+            for k in range(start, end):
+                text[at] = tokens[k]
+                at += 1
+            at += 1
+        start = end
+    return text
+
+
+@compiled
+def _by_entry(text, vocab_size):
+    """Counting sort; returns the count of each entry, and the places of all by entry, int32."""
+    counts = np.zeros(vocab_size, np.int64)
+    for token in text:
+        if token >= 0:
+            counts[token] += 1
+    free = np.cumsum(counts) - counts
+    places = np.empty(counts.sum(), np.int32)
+    for place in range(len(text)):
+        token = text[place]
+        if token >= 0:
+            places[free[token]] = place
+            free[token] += 1
+    return counts, places
+
+
+@compiled
+def _rows(text, places, starts, first, last, window):
+    """Returns of the rows first ... last - 1 their sizes, columns, values and sums."""
+    vocab_size = len(starts) - 1
+    room = np.int64(0)
+    for a in range(first, last):
+        room += min(vocab_size, 2 * window * (starts[a + 1] - starts[a]))
+    others, weights = np.empty(room, np.int32), np.empty(room, np.float32)
+    sizes, sums = np.zeros(last - first, np.int64), np.zeros(last - first, np.float64)
+    row, used = np.zeros(vocab_size, np.float64), np.int64(0)
+    for a in range(first, last):
+        begin = used
+        for k in range(starts[a], starts[a + 1]):
+            for step in (-1, 1):
+                at = np.int64(places[k])
+                for offset in range(1, window + 1):
+                    at += step
+                    b = text[at]
+                    if b < 0:
+                        break
+                    if row[b] == 0:
+                        others[used] = b
+                        used += 1
+                    row[b] += 1.0 / offset
+        others[begin:used].sort()
+        for k in range(begin, used):
+            b = others[k]
+            weights[k] = row[b]
+            sums[a - first] += row[b]
+            row[b] = 0
+        sizes[a - first] = used - begin
+    return sizes, others[:used].copy(), weights[:used].copy(), sums

@@ -1,0 +1,113 @@
+"""Vectors of the entries of a vocabulary from what stands near them in a store's training text.
+
+Spectral vectors, which are what word2vec factorizes implicitly (Levy and Goldberg 2014, "Neural
+Word Embedding as Implicit Matrix Factorization"; context smoothing and the exponent are of Levy,
+Goldberg and Dagan 2015, "Improving Distributional Similarity", section 3):
+
+    M[a, b] = max(0, log(C[a, b] / (r[a] c[b])))    C of `cooccurrence`, r its row sums, and
+    c[b] = r[b]^smoothing / sum of these            of a context
+    M = U S V^T                                     truncated at the width
+    X = U S^exponent                                then every row to length 1
+
+The decomposition is that of Halko, Martinsson and Tropp 2011 ("Finding Structure with Randomness",
+algorithms 4.4 and 5.1), with the shifts of Feng, Yu, Xie and Tang 2024 ("Faster Randomized SVD with
+Dynamic Shifts", arXiv 2404.09276), which separate singular values that are close to each other.
+Everything is computed in a fixed order, the dense part by one thread, so the vectors are the same
+bits for any number of threads.
+"""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+import scipy.sparse
+import threadpoolctl
+
+from bert_jax.data_pipeline.analysis.cooccurrence import Cooccurrences
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+_Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets, columns and values of a sparse matrix
+
+RAREST: Final = 3  # occurrences of an entry that gets a vector
+_MORE: Final = 32  # columns that are computed beyond the width
+_ITERATIONS: Final = 4  # of the power method; see docs/learning.md for what fewer miss
+_BLOCKS: Final = 64  # of rows: what one thread multiplies at a time
+
+
+def spectral_vectors(
+    found: Cooccurrences, width: int, smoothing: float, exponent: float, pool: ThreadPoolExecutor
+) -> np.ndarray:
+    """Returns float32 [V, width]: rows of length 1; zeros for entries seen fewer than `RAREST`
+    times, or near nothing.
+
+    Memory: up to 24 bytes per non-zero element, and 16 per element of the result.
+
+    Args:
+        width: at most V.
+    """
+    with threadpoolctl.threadpool_limits(1):
+        left, values = _decompose(*_information(found, smoothing), width, pool)
+        x = left * values**exponent
+        lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    known = (found.counts >= RAREST)[:, None] & (lengths > 0)
+    return np.where(known, x / np.where(known, lengths, 1), 0).astype(np.float32)
+
+
+class _Matrix:
+    """A sparse matrix, whose product with a dense one all threads of a pool compute, by rows."""
+
+    def __init__(self, rows: _Rows, pool: ThreadPoolExecutor):
+        offsets, others, values = rows
+        self.size = size = len(offsets) - 1
+        whole = scipy.sparse.csr_array((values, others, offsets), shape=(size, size))
+        cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], _BLOCKS + 1))
+        bounds = np.unique([0, *np.minimum(cuts, size), size])
+        self._blocks = [whole[a:b] for a, b in itertools.pairwise(bounds)]
+        self._pool = pool
+
+    def __matmul__(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([*self._pool.map(lambda block: block @ x, self._blocks)])
+
+
+def _information(found: Cooccurrences, smoothing: float) -> tuple[_Rows, _Rows]:
+    """Returns M and its transpose, by rows. C is symmetric, so its rows suffice for both."""
+    sums = np.maximum(found.sums, np.finfo(np.float64).tiny)  # of entries near nothing
+    rows, total = np.log(sums), np.where(found.sums > 0, sums**smoothing, 0).sum()
+    contexts = smoothing * rows - np.log(total)
+    place = found.offsets, found.others, found.weights
+    return _positive(*place, rows, contexts), _positive(*place, contexts, rows)
+
+
+def _decompose(
+    rows: _Rows, rows_of_transposed: _Rows, width: int, pool: ThreadPoolExecutor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first left singular vectors, float32 [V, width], and values, float32 [width]."""
+    matrix, transposed = _Matrix(rows, pool), _Matrix(rows_of_transposed, pool)
+    random, shift = np.random.Generator(np.random.PCG64(0)), np.float32(0)
+    columns = min(width + _MORE, matrix.size)
+    q, _ = np.linalg.qr(matrix @ random.standard_normal((matrix.size, columns), np.float32))
+    for _ in range(_ITERATIONS):
+        q, triangle = np.linalg.qr(matrix @ (transposed @ q) - shift * q)
+        shift = max(shift, (shift + np.linalg.svd(triangle, compute_uv=False)[-1]) / 2)
+    # Q^T M has the left singular vectors that the triangle of its transpose has on the right.
+    triangle = np.linalg.qr(transposed @ q, mode="r")
+    _, values, right = np.linalg.svd(triangle)
+    return q @ right[:width].T, values[:width]
+
+
+@compiled
+def _positive(offsets, others, weights, own, other):
+    """Returns the positive elements of log weights[a, b] - own[a] - other[b]: offsets, columns and
+    values, as in `Cooccurrences`."""
+    kept = np.zeros_like(offsets)
+    columns, values = np.empty(len(others), np.int32), np.empty(len(others), np.float32)
+    used = np.int64(0)
+    for a in range(len(offsets) - 1):
+        for k in range(offsets[a], offsets[a + 1]):
+            value = np.log(np.float64(weights[k])) - own[a] - other[others[k]]
+            if value > 0:
+                columns[used], values[used] = others[k], value
+                used += 1
+        kept[a + 1] = used
+    return kept, columns[:used].copy(), values[:used].copy()
