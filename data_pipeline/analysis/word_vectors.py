@@ -74,7 +74,7 @@ def _information(found: Cooccurrences, smoothing: float) -> tuple[_Rows, _Rows]:
     """Returns M and its transpose, by rows. C is symmetric, so its rows suffice for both."""
     sums = np.maximum(found.sums, np.finfo(np.float64).tiny)  # of entries near nothing
     rows, total = np.log(sums), np.where(found.sums > 0, sums**smoothing, 0).sum()
-    contexts = smoothing * rows - np.log(total)
+    contexts = smoothing * rows - np.log(total or 1)
     place = found.offsets, found.others, found.weights
     return _positive(*place, rows, contexts), _positive(*place, contexts, rows)
 
@@ -91,7 +91,7 @@ def _decompose(
         q, triangle = np.linalg.qr(matrix @ (transposed @ q) - shift * q)
         shift = max(shift, (shift + np.linalg.svd(triangle, compute_uv=False)[-1]) / 2)
     # Q^T M has the left singular vectors that the triangle of its transpose has on the right.
-    triangle = np.linalg.qr(transposed @ q, mode="r")
+    _, triangle = np.linalg.qr(transposed @ q)
     _, values, right = np.linalg.svd(triangle)
     return q @ right[:width].T, values[:width]
 

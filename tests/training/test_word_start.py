@@ -1,0 +1,167 @@
+"""Runs whose words and output bias start from counts of their store."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from corpus import SPECIAL, small_config, small_store
+from stores import StoredDocument, write_store
+
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import StoppedError
+from bert_jax.publish.export import run_export
+from bert_jax.training import loop, word_start
+from bert_jax.training.options import RunOptions
+from bert_jax.workdir.layout import Workdir
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+BIAS = "cls.predictions.bias"
+COUNTED = {
+    "model.initializer": "random",
+    "model.word_initializer": "cooccurrence",
+    "model.output_bias_initializer": "frequencies",
+    "model.cooccurrence.window": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("counted") / "store")
+
+
+def unmoved(store: TokenStore, **changes: object) -> Config:
+    """A run of one step whose learning rate is zero."""
+    config = small_config(store).replace({"phases[0].steps": 1, "optimizer.learning_rate": 0.0})
+    return config.replace({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def start(config: Config, run: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of an export of the run, which moves nothing."""
+    loop.pretrain(config, run)
+    run_export(run, run.parent / f"{run.name}_exported")
+    return safetensors.numpy.load_file(run.parent / f"{run.name}_exported/model.safetensors")
+
+
+def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, tmp_path) -> None:
+    random = start(unmoved(store), tmp_path / "random")
+    config = unmoved(store, **COUNTED)
+    found = start(config, tmp_path / "counted")
+    for name in random:
+        if name not in (WORDS, BIAS):
+            np.testing.assert_array_equal(found[name], random[name], err_msg=name)
+    special, words = len(SPECIAL), found[WORDS]
+    np.testing.assert_array_equal(words[:special], random[WORDS][:special])
+    lengths = np.linalg.norm(words[special:], axis=1)
+    size = np.sqrt((random[WORDS] ** 2).sum(axis=1).mean())
+    np.testing.assert_allclose(lengths, size, rtol=0.03)
+    assert np.ptp(lengths) < 1e-6
+    vectors = word_start.count_words(config.model, store)["words"][special:]
+    np.testing.assert_allclose(words[special:] / lengths[:, None], vectors, atol=1e-6)
+    logs = np.log(store.train.token_counts + 1)
+    np.testing.assert_allclose(found[BIAS], logs - logs.mean(), atol=1e-6)
+
+
+def test_rare_entries_keep_their_random_values(tmp_path) -> None:
+    texts = [[5 + k % 40 for k in range(90)] for _ in range(3)] + [[60, 61, 60]]
+    store = write_store(
+        tmp_path / "store",
+        tokenizer=Tokenizer.from_vocab([*SPECIAL, *(f"w{i}" for i in range(95))]),
+        train=[StoredDocument([text]) for text in texts],
+        held_out=[StoredDocument([texts[0]])] * 2,
+    )
+    random = start(unmoved(store), tmp_path / "random")[WORDS]
+    found = start(unmoved(store, **COUNTED), tmp_path / "counted")[WORDS]
+    assert (found != random).any(axis=1).tolist() == [5 <= i < 45 for i in range(100)]
+
+
+def test_published_sets_every_start_back(store, tmp_path) -> None:
+    published = COUNTED | {"model.near_identity.head": True, "model.initializer": "published"}
+    config = unmoved(store, **published)
+    random, found = start(unmoved(store), tmp_path / "one"), start(config, tmp_path / "two")
+    for name in random:
+        np.testing.assert_array_equal(found[name], random[name], err_msg=name)
+    assert config.model.word_initializer == "random"
+    assert not config.model.near_identity.head
+    assert not Workdir.open(tmp_path / "two").word_start.exists()
+
+
+def stopped(config: Config, run: Path) -> None:
+    """A run that ends after it has counted and before its first checkpoint."""
+
+    def never(*_: object, **__: object) -> None:
+        raise StoppedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_train", never)
+        with pytest.raises(StoppedError):
+            loop.pretrain(config, run)
+
+
+def test_a_run_started_again_counts_nothing_twice(store, tmp_path, monkeypatch) -> None:
+    config = unmoved(store, **COUNTED)
+    expected = start(config, tmp_path / "whole")[WORDS]
+    stopped(config, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(word_start, "count_words", None)
+        np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], expected)
+
+
+def test_a_run_that_resumes_needs_no_counts(store, tmp_path, monkeypatch) -> None:
+    config = unmoved(store, **COUNTED).replace({"phases[0].steps": 2})
+    expected = start(config, tmp_path / "whole")[WORDS]
+    with pytest.raises(StoppedError):
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
+    monkeypatch.setattr(word_start, "start_words", None)
+    Path(Workdir.open(tmp_path / "run").word_start).unlink()
+    np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], expected)
+
+
+@pytest.mark.parametrize("change", ["store", "settings", "damage"])
+def test_counts_of_others_are_never_used(change, store, tmp_path, capsys) -> None:
+    config, run = unmoved(store, **COUNTED), tmp_path / "run"
+    if change == "store":
+        other = small_store(tmp_path / "other", documents=30)
+        stopped(unmoved(other, **COUNTED), run)
+    elif change == "settings":
+        stopped(config.replace({"model.cooccurrence.window": 1}), run)
+    else:
+        stopped(config, run)
+        path = Path(Workdir.open(run).word_start)
+        path.write_bytes(path.read_bytes()[:-100])
+    capsys.readouterr()
+    expected = start(config, tmp_path / "whole")[WORDS]
+    np.testing.assert_array_equal(start(config, run)[WORDS], expected)
+    assert ("word_start.npz: damaged" in "".join(capsys.readouterr())) == (change == "damage")
+
+
+def test_too_few_entries_for_the_width_stay_random(store, tmp_path, capsys) -> None:
+    wide = {"model.hidden_size": 128, "model.cooccurrence.window": 1}
+    random = start(unmoved(store, **wide), tmp_path / "random")
+    found = start(unmoved(store, **COUNTED | wide), tmp_path / "wide")
+    np.testing.assert_array_equal(found[WORDS], random[WORDS])
+    assert "100 entries have no vectors of 128 dimensions" in "".join(capsys.readouterr())
+
+
+def test_a_model_to_start_from_comes_first(store, tmp_path, capsys) -> None:
+    random = start(unmoved(store), tmp_path / "random")
+    again = unmoved(store, **COUNTED, init=str(tmp_path / "random"))
+    found = start(again, tmp_path / "again")
+    np.testing.assert_array_equal(found[WORDS], random[WORDS])
+    assert "not counts of the store" in "".join(capsys.readouterr())
+
+
+def test_a_start_changes_no_program(store) -> None:
+    from bert_jax.parallel.mesh import make_mesh
+    from bert_jax.training.step import make_step_functions
+    from bert_jax.training.store_data import StoreData
+
+    def lowered(config: Config) -> str:
+        mesh = make_mesh(config.mesh)
+        data = StoreData(store).phase(config, config.phases[0], mesh)
+        program = make_step_functions(config, mesh, data.held_out.corpus)
+        return program.lower_train(data.train.batch(0, rows=[]), data.shape).as_text()
+
+    assert lowered(unmoved(store, **COUNTED)) == lowered(unmoved(store))
