@@ -1,17 +1,21 @@
 """Runs whose words and output bias start from counts of their store."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from corpus import SPECIAL, small_config, small_store
+from gcs_emulator import emulated
+from processes import Job, assert_same_bits, deep_config, run
 from stores import StoredDocument, write_store
 
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StoppedError
+from bert_jax.exit_codes import LOST
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop, word_start
 from bert_jax.training.options import RunOptions
@@ -165,3 +169,22 @@ def test_a_start_changes_no_program(store) -> None:
         return program.lower_train(data.train.batch(0, rows=[]), data.shape).as_text()
 
     assert lowered(unmoved(store, **COUNTED)) == lowered(unmoved(store))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_processes_buckets_and_kills_change_no_bit(store, tmp_path, monkeypatch) -> None:
+    config = deep_config(store, steps=4).replace(
+        COUNTED | {"model.initializer": "positional_heads", "model.max_position_embeddings": 64}
+    )
+    one, bucket = tmp_path / "one", "gs://bucket/counted"
+    run(config, one, tmp_path, processes=1)
+    run(config, tmp_path / "four", tmp_path, processes=4, one_core=True)
+    assert_same_bits(one, tmp_path / "four")
+    with emulated(monkeypatch, "bucket") as server:
+        with Job(config, bucket, tmp_path, processes=2) as job:
+            job.wait_for(lambda: "counted/word_start.npz" in server.names("bucket"), "the counts")
+            job.send(signal.SIGKILL, 0)
+            assert job.codes() == [-signal.SIGKILL, LOST]
+        run(config, bucket, tmp_path, processes=2)
+        assert_same_bits(bucket, one)
