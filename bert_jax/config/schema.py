@@ -22,7 +22,26 @@ from typing import Annotated, Any, Literal
 from bert_jax.config.activations import Activation
 from bert_jax.config.on_resume import FIXED, FREE, ROUNDS
 from bert_jax.config.optimizers import OPTIMIZERS
+from bert_jax.config.ranges import (
+    BATCH_TOKENS,
+    INT32,
+    Amount,
+    Attempts,
+    Axis,
+    BelowOne,
+    Count,
+    Heads,
+    Layers,
+    Positions,
+    Positive,
+    Rows,
+    Seconds,
+    TokenTypes,
+    Vocabulary,
+    Width,
+)
 from bert_jax.config.serialization import from_dict, to_dict, updated
+from bert_jax.config.starts import CooccurrenceConfig, NearIdentityConfig, PositionalHeadsConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
@@ -30,54 +49,7 @@ from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
 from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 from bert_jax.errors import UserError
 
-# Upper limits are far beyond any real training run and below the values that overflow a counter
-# (steps and positions are int32) or make a compiler abort instead of reporting out of memory.
-_INT32 = 2**31 - 1
-_BATCH_TOKENS = 2**26  # one host may have to build the entire batch; LAMB's largest has half
-Count = Annotated[int, Within(1, _INT32)]
-Amount = Annotated[float, Within(0)]
-Positive = Annotated[float, Within(0, without=(0,))]
-Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: must fit a timer
-Vocabulary = Annotated[int, Within(1, 2**24)]
-Width = Annotated[int, Within(1, 2**17)]
-Layers = Annotated[int, Within(1, 1000)]
-Heads = Annotated[int, Within(1, 2**12)]
-Positions = Annotated[int, Within(1, 2**17)]
-TokenTypes = Annotated[int, Within(0, 2**17)]
-Rows = Annotated[int, Within(1, 2**20)]  # of a batch
-Attempts = Annotated[int, Within(1, 20)]
-Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
-BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 ScheduleName = Literal["bert", "fairseq", "wsd"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PositionalHeadsConfig:
-    """The start with `initializer = "positional_heads"`; see model/positional_heads.py."""
-
-    layers: Layers = 1  # the first layers, whose heads start at their neighbours
-    sharpness: Positive = 9.5  # score of the neighbour, before the softmax
-    noise: Amount = 0.25  # random part of these queries and keys, 1 = as published
-    table: Positive = 1.5  # size of the position table, in units of initializer_range
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CooccurrenceConfig:
-    """The words' vectors with `word_initializer = "cooccurrence"`; see
-    data_pipeline/analysis/word_vectors.py."""
-
-    window: Annotated[int, Within(1, 100)] = 4  # tokens on each side
-    smoothing: Share = 0.75  # exponent of the counts of contexts
-    exponent: Share = 0.5  # of the singular values
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NearIdentityConfig:
-    """What layers and head change at first; see model/near_identity.py."""
-
-    head: bool = False  # the dense layer of the masked-token head starts as the identity
-    feed_forward: Amount = 1.0  # factor of the random values of each feed-forward output
-    attention: Amount = 1.0  # the same of each attention output
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,12 +71,12 @@ class ModelConfig:
     # say; random: only where these say nothing else; positional_heads: heads that attend to
     # neighbouring tokens.
     initializer: Literal["published", "random", "positional_heads"] = "published"
-    positional_heads: PositionalHeadsConfig = PositionalHeadsConfig()
+    positional_heads: PositionalHeadsConfig = field(default_factory=PositionalHeadsConfig)
     # Vectors of the entries, and the bias of each in the output, from the store's training text.
     word_initializer: Literal["random", "cooccurrence"] = "random"
     output_bias_initializer: Literal["zeros", "frequencies"] = "zeros"
-    cooccurrence: CooccurrenceConfig = CooccurrenceConfig()
-    near_identity: NearIdentityConfig = NearIdentityConfig()
+    cooccurrence: CooccurrenceConfig = field(default_factory=CooccurrenceConfig)
+    near_identity: NearIdentityConfig = field(default_factory=NearIdentityConfig)
     layer_norm_eps: Positive = 1e-12
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
@@ -127,8 +99,12 @@ class ModelConfig:
         if self.initializer == "positional_heads":
             self._check_positional_heads()
         if self.initializer == "published":
-            for name in ("word_initializer", "output_bias_initializer", "near_identity"):
-                object.__setattr__(self, name, self.__dataclass_fields__[name].default)
+            for name, value in (
+                ("word_initializer", "random"),
+                ("output_bias_initializer", "zeros"),
+                ("near_identity", NearIdentityConfig()),
+            ):
+                object.__setattr__(self, name, value)
 
     def _check_positional_heads(self) -> None:
         where = 'config.model.initializer="positional_heads"'
@@ -368,9 +344,9 @@ class Config:
             raise UserError("config.phases is empty; give at least one phase")
         for i, phase in enumerate(self.phases):
             self._check_phase(f"config.phases[{i}]", phase)
-        if self.total_steps > _INT32:
+        if self.total_steps > INT32:
             raise UserError(
-                f"config.phases: {self.total_steps} steps in total; the maximum is {_INT32}"
+                f"config.phases: {self.total_steps} steps in total; the maximum is {INT32}"
             )
         if self.optimizer.schedule == "wsd":
             self._check_wsd()
@@ -397,10 +373,10 @@ class Config:
                 f"{where}.max_predictions={phase.max_predictions} exceeds the tokens of an "
                 f"example (seq_length={phase.seq_length}); lower it"
             )
-        if phase.batch_size * phase.row_tokens > _BATCH_TOKENS:
+        if phase.batch_size * phase.row_tokens > BATCH_TOKENS:
             raise UserError(
                 f"{where}: {phase.batch_size} rows of {phase.row_tokens} tokens exceed the limit "
-                f"of {_BATCH_TOKENS} tokens per batch; lower batch_size or the row length"
+                f"of {BATCH_TOKENS} tokens per batch; lower batch_size or the row length"
             )
         if phase.row_tokens < phase.seq_length:
             raise UserError(

@@ -23,7 +23,8 @@ class Attention(nnx.Module):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
         self.config, self.kernel = config, compute.attention
         self.qkv = Dense(config, keys, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
-        self.output = Dense(config, keys, (A, D), (H,), ("heads", "head_dim", "embed"))
+        scale = config.near_identity.attention
+        self.output = Dense(config, keys, (A, D), (H,), ("heads", "head_dim", "embed"), scale)
         self.norm = LayerNorm(config, keys)
 
     def __call__(

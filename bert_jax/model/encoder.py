@@ -71,7 +71,8 @@ class FeedForward(nnx.Module):
         H, I = config.hidden_size, config.intermediate_size  # noqa: E741
         self.config = config
         self.up = Dense(config, keys, (H,), (I,), ("embed", "mlp"))
-        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"))
+        scale = config.near_identity.feed_forward
+        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"), scale)
         self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:

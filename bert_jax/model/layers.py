@@ -53,9 +53,11 @@ class Dense(nnx.Module):
         inputs: Sequence[int],
         outputs: Sequence[int],
         axes: Axes,
+        scale: float = 1.0,
     ):
+        """scale: of the initial kernel."""
         self.contracted = len(inputs)
-        init = truncated_normal(config.initializer_range)
+        init = truncated_normal(config.initializer_range * scale)
         self.kernel = param(keys, (*inputs, *outputs), axes, init)
         self.bias = param(keys, outputs, axes[len(inputs) :], zeros)
 

@@ -24,6 +24,8 @@ class MaskedLMHead(Transform):
 
     def __init__(self, config: ModelConfig, keys: Keys):
         super().__init__(config, keys, config.hidden_size, ("embed", "pooled"))
+        if config.near_identity.head:
+            self.dense.kernel[...] = jnp.eye(config.hidden_size, dtype=jnp.float32)
         self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
 
     def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:  # type: ignore[override]

@@ -12,7 +12,6 @@ from bert_jax.config.task_model import probe_of
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Keys
-from bert_jax.model.near_identity import near_identity
 from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.known_objectives import OBJECTIVES, find
 from bert_jax.objectives.objective import States
@@ -130,9 +129,7 @@ def init_params(
     """Returns newly initialized parameters as a plain nested dict of float32 arrays."""
     model = PretrainingModel(config, compute, objectives, Keys(key))
     params = nnx.to_pure_dict(nnx.state(model))
-    if config.initializer == "positional_heads":
-        params = guide(params, config)
-    return near_identity(params, config)
+    return guide(params, config) if config.initializer == "positional_heads" else params
 
 
 def part_of(params: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

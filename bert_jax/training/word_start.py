@@ -1,4 +1,4 @@
-"""What the words of a run start from, counted in the training text of its store.
+"""A start of words and output biases that is counted in the training text of a store.
 
 `config.model.word_initializer = "cooccurrence"`: the row of each entry is its vector of
 `data_pipeline/analysis/word_vectors.py`, as long as the random rows are. Special tokens, and
@@ -29,6 +29,8 @@ from bert_jax.data_pipeline.store_build.workers import available_cores
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StorageError
 from bert_jax.model.positional_heads import TRUNCATED
+from bert_jax.objectives.pretraining_model import vocabulary_paths
+from bert_jax.objectives.registry import learned_by
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest, sha256
@@ -70,7 +72,7 @@ def start_words(
                 f"{workdir.word_start}: not the file that {peers.name(0)} has there; the workdir "
                 "must be the same folder for all processes"
             )
-    return _with(state, arrays, config.model)
+    return _with(state, arrays, config)
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
@@ -161,21 +163,23 @@ def _digest(arrays: Arrays) -> str:
     return json_digest({name: sha256(array.tobytes()) for name, array in arrays.items()})
 
 
-def _with(state: State, arrays: Arrays, model: ModelConfig) -> State:
+def _with(state: State, arrays: Arrays, config: Config) -> State:
     """Returns the state with the arrays in the place of random values."""
-    params = jax.tree.map(lambda x: x, state["params"])  # new dicts
+    model, given = config.model, dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]]()
+    table, *biases = sorted(vocabulary_paths(model, learned_by(config)))
     if WORDS in arrays:
         # The length that a random row has on average.
         length = TRUNCATED * model.initializer_range * model.hidden_size**0.5
-        words = (np.float32(length) * arrays[WORDS]).astype(np.float32)
-        embeddings = params["encoder"]["embeddings"]
-        embeddings["word"] = _replaced(
-            embeddings["word"], words, np.any(words, axis=1, keepdims=True)
-        )
-    if BIAS in arrays and "mlm" in params:
-        bias = params["mlm"]["bias"]
-        params["mlm"]["bias"] = _replaced(bias, arrays[BIAS], np.ones(len(arrays[BIAS]), bool))
-    return {**state, "params": params}
+        words = np.float32(length) * arrays[WORDS]
+        given[table] = words, np.any(words, axis=1, keepdims=True)
+    if BIAS in arrays:
+        given |= dict.fromkeys(biases, (arrays[BIAS], np.ones(1, bool)))
+
+    def replaced(path: tuple, leaf: jax.Array) -> jax.Array:
+        names = tuple(key.key for key in path)
+        return _replaced(leaf, *given[names]) if names in given else leaf
+
+    return {**state, "params": jax.tree_util.tree_map_with_path(replaced, state["params"])}
 
 
 def _replaced(leaf: jax.Array, given: np.ndarray, taken: np.ndarray) -> jax.Array:

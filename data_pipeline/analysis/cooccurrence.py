@@ -1,4 +1,4 @@
-"""How often two entries of the vocabulary stand near each other in a split.
+"""Co-occurrence counts: how often two entries of the vocabulary stand near each other.
 
     C[a, b] = sum over the pairs of an a and a b, o tokens apart, of 1/o, for o = 1 ... window
 

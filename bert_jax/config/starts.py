@@ -1,0 +1,42 @@
+"""Settings of initial values."""
+
+import dataclasses
+from typing import Annotated
+
+from bert_jax.config.ranges import Amount, Layers, Positive
+from bert_jax.data_pipeline.settings import Share, Within
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionalHeadsConfig:
+    """The start with `initializer = "positional_heads"`; see model/positional_heads.py."""
+
+    layers: Layers = 1  # the first layers, whose heads start at their neighbours
+    sharpness: Positive = 9.5  # score of the neighbour, before the softmax
+    noise: Amount = 0.25  # random part of these queries and keys, 1 = as published
+    table: Positive = 1.5  # size of the position table, in units of initializer_range
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CooccurrenceConfig:
+    """The vectors with `word_initializer = "cooccurrence"`; see
+    data_pipeline/analysis/word_vectors.py."""
+
+    window: Annotated[int, Within(1, 100)] = 4  # tokens on each side
+    smoothing: Share = 0.75  # exponent of the counts of contexts
+    exponent: Share = 0.5  # of the singular values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NearIdentityConfig:
+    """A start with which the vector of a word reaches the output nearly unchanged.
+
+    At random values each branch of a layer adds noise to its input, and the head is a random map,
+    so that the output hardly depends on what the vectors of words say of one another.
+    Related: Fixup (Zhang et al. 2019, arXiv 1901.09321) and ReZero (Bachlechner et al. 2020, arXiv
+    2003.04887), whose branches start at or near zero.
+    """
+
+    head: bool = False  # the dense layer of the masked-token head starts as the identity
+    feed_forward: Amount = 1.0  # factor of the random values of each feed-forward output
+    attention: Amount = 1.0  # the same of each attention output
