@@ -289,6 +289,8 @@ def reasons_to_keep(
     for step in steps:
         if config.keep_every_steps and step % config.keep_every_steps == 0:
             why[step].append(f"every {config.keep_every_steps} steps")
+        if config.keep_start and step == 0:
+            why[step].append("start")
         if step in phase_ends:
             why[step].append(f"end of phase {phase_ends.index(step) + 1}")
     if config.keep_best:

@@ -146,6 +146,8 @@ def _train_phase(
         state = trainer.start(state)
         if unevaluated:
             trainer.repeat_evaluation(state)
+        if trainer.done == 0 and config.checkpoint.keep_start:
+            trainer.save(state)
         with closing(trainer.batches()) as batches:
             while trainer.done < trainer.phase.last:
                 step, batch = trainer.next_batch(batches)

@@ -1,5 +1,6 @@
 """Runs whose words and output bias start from counts of their store."""
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import safetensors.numpy
 from corpus import SPECIAL, small_config, small_store
 from gcs_emulator import emulated
 from processes import Job, assert_same_bits, deep_config, run
+from runs import complete_steps
 from stores import StoredDocument, write_store
 
 from bert_jax.config.schema import Config
@@ -121,6 +123,23 @@ def test_a_run_that_resumes_needs_no_counts(store, tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(word_start, "start_words", None)
     Path(Workdir.open(tmp_path / "run").word_start).unlink()
     np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], expected)
+
+
+def test_a_kept_start_is_exported_as_step_0_and_resumed_from(store, tmp_path) -> None:
+    config = unmoved(store, **COUNTED, checkpoint__keep_start=True, checkpoint__keep=1)
+    expected = start(config, tmp_path / "run")
+    assert complete_steps(tmp_path / "run") == [0, 1]
+    run_export(tmp_path / "run", tmp_path / "first", 0)
+    found = safetensors.numpy.load_file(tmp_path / "first/model.safetensors")
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    learning = config.replace({"optimizer.learning_rate": 1e-2, "phases[0].steps": 3})
+    loop.pretrain(learning, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        loop.pretrain(learning, tmp_path / "again", options=RunOptions(stop_after=1))
+    shutil.rmtree(Workdir.open(tmp_path / "again").checkpoints / "1")
+    loop.pretrain(learning, tmp_path / "again")
+    assert_same_bits(tmp_path / "again", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("change", ["store", "settings", "damage"])
