@@ -19,9 +19,14 @@ def get_config() -> ConfigDict:
     config.model.max_position_embeddings = 128
     config.model.initializer_range = 0.08  # 1/sqrt(width); 0.02 learns far more slowly at first
     config.model.initializer = "positional_heads"
+    config.model.word_initializer = "cooccurrence"  # docs/learning.md has what each is worth
+    config.model.output_bias_initializer = "frequencies"
+    config.model.cooccurrence.window = 2
+    config.model.near_identity.head = True
+    config.model.near_identity.feed_forward = 0.1
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
-    config.phases[0].steps = 1300
+    config.phases[0].steps = 800
     config.phases[0].seq_length = 64
     config.phases[0].max_predictions = 11
     config.optimizer.name = "muon"

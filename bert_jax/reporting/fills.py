@@ -1,5 +1,6 @@
 """Words hidden in held-out sentences, and how often a model finds them."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ _JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
 _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
 _SAMPLED = 100_000  # sentences from which examples are drawn
+_COUNTED = 5_000_000  # tokens in which followers are counted
 _SHORTEST = 8  # tokens of a sentence that is shown
 _ENOUGH = 6  # words from which one can be guessed
 
@@ -24,6 +26,7 @@ class HiddenWord(NamedTuple):
 
     sentence: str  # its tokens, separated by spaces
     word: str
+    left: str = ""  # the token before the word
 
 
 def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> list[HiddenWord]:
@@ -45,7 +48,7 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
         if places and len(tokens) <= longest:
             place = places[rng.integers(len(places))]
             word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
-            hidden.append(HiddenWord(_joined(tokens), word))
+            hidden.append(HiddenWord(_joined(tokens), word, tokens[place - 1] if place else ""))
         if len(hidden) == count:
             break
     return hidden
@@ -115,6 +118,26 @@ def most_frequent_words(store: TokenStore, count: int) -> list[str]:
     tokens = (tokenizer.token(int(i)) for i in order)
     words = (token for token in tokens if token.isalnum())
     return [word for word, _ in zip(words, range(count), strict=False)]
+
+
+def followers(store: TokenStore, hidden: Sequence[HiddenWord], count: int) -> list[list[str]]:
+    """Returns, for each hidden word, the words that follow the token on its left most often in the
+    first millions of tokens of the training text; none at the beginning of a sentence."""
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    entries = {tokenizer.token(i): i for i in range(store.vocab_size)}
+    tokens = np.asarray(store.train.tokens[:_COUNTED]).astype(np.int64)
+    order = np.argsort(tokens[:-1], kind="stable")
+    starts = np.searchsorted(tokens[:-1][order], np.arange(store.vocab_size + 1))
+
+    def guesses(left: str) -> list[str]:
+        if not left:
+            return []
+        places = order[starts[entries[left]] : starts[entries[left] + 1]]
+        common = np.argsort(-np.bincount(tokens[places + 1]), kind="stable")
+        words = filter(str.isalnum, map(tokenizer.token, common.tolist()))
+        return [*itertools.islice(words, count)]
+
+    return [guesses(each.left) for each in hidden]
 
 
 def found_rate(hidden: Sequence[HiddenWord], guesses: Sequence[Sequence[str]]) -> float:

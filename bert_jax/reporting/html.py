@@ -19,6 +19,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto
        color: #1c2733; background: #fff; overflow-wrap: anywhere; }
 h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
 p { max-width: 52rem; }
+.headline { font-size: 1.2rem; } .headline strong { font-size: 3rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
 dt { color: #5a6a7a; } dd { margin: 0; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
@@ -80,6 +81,12 @@ class Page:
 
     def heading(self, text: str) -> None:
         self._parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def headline(self, number: str, what: str) -> None:
+        """Adds one number in large type, and what it says."""
+        self._parts.append(
+            f'<p class="headline"><strong>{html.escape(number)}</strong> {html.escape(what)}</p>'
+        )
 
     def text(self, text: str) -> None:
         self._parts.append(f"<p>{html.escape(text)}</p>")

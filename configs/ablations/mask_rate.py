@@ -10,6 +10,7 @@ on 40 %. Wettig et al. 2023 (abstract): 40 % outperforms 15 % for BERT-large on 
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 ONLY_MASK = {"data.mask_share": 1.0, "data.random_share": 0.0}
 
@@ -22,7 +23,7 @@ def rate(share: float) -> dict[str, float | int]:
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1500, "data.pairing": "single"},
+        changes={**RANDOM_WORDS, "phases[0].steps": 1500, "data.pairing": "single"},
         variants={
             "rate 15": {},
             "rate 10": rate(0.1),

@@ -22,6 +22,7 @@ Not measured here.
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 TASKS = ("SQuAD 2.0", "NewsQA", "TriviaQA", "coref", "MNLI-m", "QNLI", "GLUE")
 MASKING = (
@@ -41,7 +42,12 @@ OBJECTIVES = (
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1600, "checkpoint.every_steps": 250, "data.pairing": "single"},
+        changes={
+            **RANDOM_WORDS,
+            "phases[0].steps": 1600,
+            "checkpoint.every_steps": 250,
+            "data.pairing": "single",
+        },
         variants={
             "token": {},
             "whole_word": {"data.masking": "whole_word"},

@@ -23,6 +23,7 @@ variant is measured on masked tokens of single documents. Published (fine-tuned,
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 BERT = (
     ("base", "MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD F1"),
@@ -42,6 +43,7 @@ def get_config() -> ConfigDict:
     return ablation(
         base="demo",
         changes={
+            **RANDOM_WORDS,
             "phases[0].steps": 2900,
             "phases[0].batch_size": 8,
             "phases[0].examples_per_row": 8,

@@ -10,12 +10,13 @@ measured here.
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1500, "data.short_seq_prob": 0.5},
+        changes={**RANDOM_WORDS, "phases[0].steps": 1500, "data.short_seq_prob": 0.5},
         variants={
             "padded": {},
             "packed": {"phases[0].examples_per_row": 8},

@@ -9,6 +9,7 @@ measured here.
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 2e-3}
 
@@ -16,7 +17,7 @@ ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 2e-3}
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1500},
+        changes={**RANDOM_WORDS, "phases[0].steps": 1500},
         variants={
             "published, AdamW": {"model.initializer": "published", **ADAMW},
             "published, Muon": {"model.initializer": "published"},
