@@ -133,7 +133,8 @@ def followers(store: TokenStore, hidden: Sequence[HiddenWord], count: int) -> li
         if not left:
             return []
         places = order[starts[entries[left]] : starts[entries[left] + 1]]
-        common = np.argsort(-np.bincount(tokens[places + 1]), kind="stable")
+        counts = np.bincount(tokens[places + 1])
+        common = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         words = filter(str.isalnum, map(tokenizer.token, common.tolist()))
         return [*itertools.islice(words, count)]
 

@@ -8,6 +8,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.reporting.fills import (
     HiddenWord,
     as_text,
+    followers,
     found_rate,
     hide_words,
     most_frequent_words,
@@ -38,9 +39,9 @@ def test_any_word_that_is_one_token_can_be_hidden(store: TokenStore) -> None:
         each for seed in range(30) for each in hide_words(store, seed=seed, count=9, longest=12)
     }
     assert drawn == {
-        HiddenWord("ships , [MASK]", "sea"),
+        HiddenWord("ships , [MASK]", "sea", ","),
         HiddenWord("[MASK] 7", "sails"),
-        HiddenWord("sails [MASK]", "7"),
+        HiddenWord("sails [MASK]", "7", "sails"),
     }
 
 
@@ -55,6 +56,13 @@ def test_rates_and_frequent_words(store: TokenStore) -> None:
     hidden = [HiddenWord("[MASK] 7", "sails"), HiddenWord("ships , [MASK]", "sea")]
     assert found_rate(hidden, [["sails", "sea"], ["7"]]) == 0.5
     assert found_rate([], []) == 0
+
+
+def test_followers_are_the_words_after_the_token_on_the_left(store: TokenStore) -> None:
+    """Training text: sails , sails , , 7 7 sails sea"""
+    hidden = [HiddenWord("", "", left) for left in ("sails", "7", ",", "sea", "")]
+    found = followers(store, hidden, 2)
+    assert found == [["sea"], ["sails", "7"], ["sails", "7"], [], []]
 
 
 def test_a_sentence_to_type_is_short_but_has_words_to_guess_from() -> None:

@@ -1,0 +1,63 @@
+"""Nearest words and two meanings, of models whose vectors are known."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from bert_jax.api.model import Tokens
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.reporting.meanings import nearest_words, two_meanings
+
+WORDS = ("bank", "river", "money", "water", "loan", "the", "tree")
+TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *WORDS])
+RIVER, MONEY = "the river water bank", "the money loan bank"
+
+
+def test_nearest_words_are_those_of_the_smallest_angle() -> None:
+    table = np.zeros((TOKENIZER.vocab_size, 2), np.float32)
+    for number, word in enumerate(WORDS):  # ever further from the first, and ever longer
+        angle = 0.2 * number
+        table[len(SPECIAL_TOKENS) + number] = (number + 1) * np.array(
+            [np.cos(angle), np.sin(angle)]
+        )
+    params = {"encoder": {"embeddings": {"word": table}}}
+    model: Any = SimpleNamespace(params=params, tokenizer=TOKENIZER)
+    found = nearest_words(model, ("bank", "tree"), WORDS, count=2)
+    assert found == {"bank": ["river", "money"], "tree": ["the", "loan"]}
+
+
+class ReadsContext:
+    """A model whose states are the mean of a sentence's words: they tell contexts apart."""
+
+    tokenizer = TOKENIZER
+
+    def tokens(self, sentences: list[str]) -> list[Tokens]:
+        special = TOKENIZER.special
+        return [
+            Tokens([special.cls, *ids.tolist(), special.sep], None, 0)
+            for ids in TOKENIZER.encode_texts(sentences)
+        ]
+
+    def hidden_states(self, sentences: list[str]) -> list[np.ndarray]:
+        rng, vectors = np.random.default_rng(0), np.eye(TOKENIZER.vocab_size)
+        return [
+            vectors[each.ids].mean(axis=0) + 0.01 * rng.normal(size=(len(each.ids), len(vectors)))
+            for each in self.tokens(sentences)
+        ]
+
+
+def test_a_word_of_two_contexts_is_found_with_sentences_of_each() -> None:
+    model: Any = ReadsContext()
+    sentences = [RIVER, MONEY] * 10 + ["the tree"] * 20
+    found = two_meanings(model, sentences, shown=2)
+    assert found is not None
+    assert found.word == "bank"
+    assert sorted(map(set, found.sentences), key=min) == [{MONEY}, {RIVER}]
+    assert [len(group) for group in found.sentences] == [2, 2]
+
+
+def test_few_sentences_have_no_two_meanings() -> None:
+    model: Any = ReadsContext()
+    assert two_meanings(model, [RIVER, MONEY]) is None
+    assert two_meanings(model, []) is None
