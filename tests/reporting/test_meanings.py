@@ -16,7 +16,7 @@ RIVER, MONEY = "the river water bank", "the money loan bank"
 
 def test_nearest_words_are_those_of_the_smallest_angle() -> None:
     table = np.zeros((TOKENIZER.vocab_size, 2), np.float32)
-    for number, word in enumerate(WORDS):  # ever further from the first, and ever longer
+    for number in range(len(WORDS)):  # ever further from the first, and ever longer
         angle = 0.2 * number
         table[len(SPECIAL_TOKENS) + number] = (number + 1) * np.array(
             [np.cos(angle), np.sin(angle)]
