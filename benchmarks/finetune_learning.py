@@ -169,7 +169,8 @@ def random_weights(source: str) -> tuple[str, ...]:
     if model is None:
         harness.fail(f"--pretrained={source}: no run, import or export")
     tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
-    values = flatten({"config": {"model": dataclasses.asdict(model)}})
+    random = {"word_initializer": "random", "output_bias_initializer": "zeros"}
+    values = flatten({"config": {"model": dataclasses.asdict(model) | random}})
     flags = [f"--{key}={value}" for key, value in values.items()]
     return (f"--config.task.tokenizer={tokenizer}", *flags)
 

@@ -38,6 +38,7 @@ from bert_jax.training.initial_vocabulary import VocabularyRows, extended, repla
 from bert_jax.training.optimizer_state import OptimizerState
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
+from bert_jax.training.word_start import is_counted
 from bert_jax.workdir.layout import Workdir, split_step
 
 _POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
@@ -148,6 +149,12 @@ def _check_keys(config: Config) -> None:
     if changed and not config.init:
         key, value = next(iter(changed.items()))
         raise UserError(f"config.{key}={value} has no effect without config.init; set it")
+    if config.task.name and not config.init and is_counted(config.model):
+        raise UserError(
+            "config.model.word_initializer and config.model.output_bias_initializer count the text "
+            "of a token store, which a task does not have; set config.init, or set them to random "
+            "and zeros"
+        )
     if changed.pop("init_optimizer", None) and changed:
         (key, value), *_ = changed.items()
         raise UserError(
