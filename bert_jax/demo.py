@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bert_jax.api.meanings import Meanings, nearest_words, two_meanings
 from bert_jax.api.model import Model
 from bert_jax.api.model import load as load_model
 from bert_jax.checkpoint.manager import find_steps, load_params
@@ -39,7 +40,6 @@ from bert_jax.reporting.fills import (
     to_type,
 )
 from bert_jax.reporting.html import ShownFill
-from bert_jax.reporting.meanings import Meanings, nearest_words, two_meanings
 from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import clock, console

@@ -1,4 +1,4 @@
-"""What a model has learned of words: their nearest words, and two meanings of one.
+"""A look at what a model has learned of words: nearest words, and two meanings of one.
 
 Nearest words come from the table of word embeddings. Meanings come from the last hidden states of a
 word in many sentences, which are grouped in two: a model that reads the context has other states
@@ -7,12 +7,11 @@ where a word means something else.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from bert_jax.api.model import Model
+from bert_jax.api.model import Model
 
 _FEWEST: Final = 12  # sentences with a word that is grouped
 _SMALLEST: Final = 0.25  # share of them in the smaller group
@@ -28,7 +27,7 @@ class Meanings(NamedTuple):
 
 
 def nearest_words(
-    model: "Model", words: Sequence[str], among: Sequence[str], count: int = 5
+    model: Model, words: Sequence[str], among: Sequence[str], count: int = 5
 ) -> Mapping[str, list[str]]:
     """Returns the most similar words of each word, by the cosine of their embeddings.
 
@@ -46,7 +45,7 @@ def nearest_words(
     return nearest
 
 
-def two_meanings(model: "Model", sentences: Sequence[str], shown: int = 3) -> Meanings | None:
+def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Meanings | None:
     """Returns the word whose occurrences fall most clearly into two groups; None if none occurs
     in enough sentences."""
     states = defaultdict[str, list[np.ndarray]](list)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.api.meanings import nearest_words, two_meanings
 from bert_jax.api.model import Tokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bert_jax.reporting.meanings import nearest_words, two_meanings
 
 WORDS = ("bank", "river", "money", "water", "loan", "the", "tree")
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *WORDS])
