@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from etils import epath
@@ -89,3 +89,19 @@ def write_results(
     rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
+    if line := _below(names[0], values["median"], values["baselines"]):
+        console.print(line, markup=False)
+
+
+def _below(name: str, found: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+    """Returns a line with what to try if a baseline has a higher metric; "" if none has."""
+    values = {what: measured[name] for what, measured in baselines.items()}
+    known = {what: value for what, value in values.items() if value is not None}
+    best = max(known, key=lambda what: known[what], default="")
+    if found[name] is None or not best or known[best] <= found[name]:
+        return ""
+    return (
+        f"{name} is below that of {best}: pretrain for longer, start from a larger model "
+        "(config.init), or try other values of config.task.epochs and "
+        "config.optimizer.learning_rate"
+    )
