@@ -51,10 +51,18 @@ def start(config: Config, run: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load_file(run.parent / f"{run.name}_exported/model.safetensors")
 
 
-def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, tmp_path) -> None:
-    random = start(unmoved(store), tmp_path / "random")
-    config = unmoved(store, **COUNTED)
-    found = start(config, tmp_path / "counted")
+@pytest.fixture(scope="module")
+def random(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    return start(unmoved(store), tmp_path_factory.mktemp("random") / "run")
+
+
+@pytest.fixture(scope="module")
+def counted(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    return start(unmoved(store, **COUNTED), tmp_path_factory.mktemp("counts") / "run")
+
+
+def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, random, counted) -> None:
+    config, found = unmoved(store, **COUNTED), counted
     for name in random:
         if name not in (WORDS, BIAS):
             np.testing.assert_array_equal(found[name], random[name], err_msg=name)
@@ -70,7 +78,7 @@ def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, tmp_pa
     np.testing.assert_allclose(found[BIAS], logs - logs.mean(), atol=1e-6)
 
 
-def test_rare_entries_keep_their_random_values(tmp_path) -> None:
+def test_rare_entries_keep_their_random_values(random, tmp_path) -> None:
     texts = [[5 + k % 40 for k in range(90)] for _ in range(3)] + [[60, 61, 60]]
     store = write_store(
         tmp_path / "store",
@@ -78,15 +86,14 @@ def test_rare_entries_keep_their_random_values(tmp_path) -> None:
         train=[StoredDocument([text]) for text in texts],
         held_out=[StoredDocument([texts[0]])] * 2,
     )
-    random = start(unmoved(store), tmp_path / "random")[WORDS]
     found = start(unmoved(store, **COUNTED), tmp_path / "counted")[WORDS]
-    assert (found != random).any(axis=1).tolist() == [5 <= i < 45 for i in range(100)]
+    assert (found != random[WORDS]).any(axis=1).tolist() == [5 <= i < 45 for i in range(100)]
 
 
-def test_published_sets_every_start_back(store, tmp_path) -> None:
+def test_published_sets_every_start_back(store, random, tmp_path) -> None:
     published = COUNTED | {"model.near_identity.head": True, "model.initializer": "published"}
     config = unmoved(store, **published)
-    random, found = start(unmoved(store), tmp_path / "one"), start(config, tmp_path / "two")
+    found = start(config, tmp_path / "two")
     for name in random:
         np.testing.assert_array_equal(found[name], random[name], err_msg=name)
     assert config.model.word_initializer == "random"
@@ -106,35 +113,31 @@ def stopped(config: Config, run: Path) -> None:
             loop.pretrain(config, run)
 
 
-def test_a_run_started_again_counts_nothing_twice(store, tmp_path, monkeypatch) -> None:
+def test_a_run_started_again_counts_nothing_twice(store, counted, tmp_path, monkeypatch) -> None:
     config = unmoved(store, **COUNTED)
-    expected = start(config, tmp_path / "whole")[WORDS]
     stopped(config, tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(word_start, "count_words", None)
-        np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], expected)
+    monkeypatch.setattr(word_start, "count_words", None)
+    np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], counted[WORDS])
 
 
-def test_a_run_that_resumes_needs_no_counts(store, tmp_path, monkeypatch) -> None:
+def test_a_run_that_resumes_needs_no_counts(store, counted, tmp_path, monkeypatch) -> None:
     config = unmoved(store, **COUNTED).replace({"phases[0].steps": 2})
-    expected = start(config, tmp_path / "whole")[WORDS]
     with pytest.raises(StoppedError):
         loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=1))
     monkeypatch.setattr(word_start, "start_words", None)
     Path(Workdir.open(tmp_path / "run").word_start).unlink()
-    np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], expected)
+    np.testing.assert_array_equal(start(config, tmp_path / "run")[WORDS], counted[WORDS])
 
 
-def test_a_kept_start_is_exported_as_step_0_and_resumed_from(store, tmp_path) -> None:
+def test_a_kept_start_is_exported_as_step_0_and_resumed_from(store, counted, tmp_path) -> None:
     config = unmoved(store, **COUNTED, checkpoint__keep_start=True, checkpoint__keep=1)
-    expected = start(config, tmp_path / "run")
-    assert complete_steps(tmp_path / "run") == [0, 1]
-    run_export(tmp_path / "run", tmp_path / "first", 0)
-    found = safetensors.numpy.load_file(tmp_path / "first/model.safetensors")
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     learning = config.replace({"optimizer.learning_rate": 1e-2, "phases[0].steps": 3})
     loop.pretrain(learning, tmp_path / "whole")
+    assert complete_steps(tmp_path / "whole") == [0, 3]
+    run_export(tmp_path / "whole", tmp_path / "first", 0)
+    found = safetensors.numpy.load_file(tmp_path / "first/model.safetensors")
+    for name in counted:
+        np.testing.assert_array_equal(found[name], counted[name], err_msg=name)
     with pytest.raises(StoppedError):
         loop.pretrain(learning, tmp_path / "again", options=RunOptions(stop_after=1))
     shutil.rmtree(Workdir.open(tmp_path / "again").checkpoints / "1")
@@ -143,7 +146,7 @@ def test_a_kept_start_is_exported_as_step_0_and_resumed_from(store, tmp_path) ->
 
 
 @pytest.mark.parametrize("change", ["store", "settings", "damage"])
-def test_counts_of_others_are_never_used(change, store, tmp_path, capsys) -> None:
+def test_counts_of_others_are_never_used(change, store, counted, tmp_path, capsys) -> None:
     config, run = unmoved(store, **COUNTED), tmp_path / "run"
     if change == "store":
         other = small_store(tmp_path / "other", documents=30)
@@ -155,8 +158,7 @@ def test_counts_of_others_are_never_used(change, store, tmp_path, capsys) -> Non
         path = Path(Workdir.open(run).word_start)
         path.write_bytes(path.read_bytes()[:-100])
     capsys.readouterr()
-    expected = start(config, tmp_path / "whole")[WORDS]
-    np.testing.assert_array_equal(start(config, run)[WORDS], expected)
+    np.testing.assert_array_equal(start(config, run)[WORDS], counted[WORDS])
     assert ("word_start.npz: damaged" in "".join(capsys.readouterr())) == (change == "damage")
 
 
@@ -168,8 +170,8 @@ def test_too_few_entries_for_the_width_stay_random(store, tmp_path, capsys) -> N
     assert "100 entries have no vectors of 128 dimensions" in "".join(capsys.readouterr())
 
 
-def test_a_model_to_start_from_comes_first(store, tmp_path, capsys) -> None:
-    random = start(unmoved(store), tmp_path / "random")
+def test_a_model_to_start_from_comes_first(store, random, tmp_path, capsys) -> None:
+    loop.pretrain(unmoved(store), tmp_path / "random")
     again = unmoved(store, **COUNTED, init=str(tmp_path / "random"))
     found = start(again, tmp_path / "again")
     np.testing.assert_array_equal(found[WORDS], random[WORDS])
