@@ -41,6 +41,7 @@ from bert_jax.workdir.layout import Workdir
 
 MOST_TOKENS: Final = 300_000_000  # of a larger store, evenly spread documents are counted
 WORDS, BIAS = "words", "bias"  # names of the arrays
+_TABLE: Final = ("encoder", "embeddings", "word")
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -62,12 +63,14 @@ def start_words(
     """
     key, digest = _key(config.model, store), ""
     if peers.is_first:
-        arrays = _stored(workdir, key) or _counted(config.model, store, workdir, key)
+        found = _stored(workdir, key)
+        arrays = _counted(config.model, store, workdir, key) if found is None else found
         digest = _digest(arrays)
     expected = peers.all_gather_text("word_start", digest)[0]
     if not peers.is_first:
-        arrays = _stored(workdir, key) or {}
-        if not arrays or _digest(arrays) != expected:
+        found = _stored(workdir, key)
+        arrays = {} if found is None else found
+        if _digest(arrays) != expected:
             raise StorageError(
                 f"{workdir.word_start}: not the file that {peers.name(0)} has there; the workdir "
                 "must be the same folder for all processes"
@@ -166,12 +169,12 @@ def _digest(arrays: Arrays) -> str:
 def _with(state: State, arrays: Arrays, config: Config) -> State:
     """Returns the state with the arrays in the place of random values."""
     model, given = config.model, dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]]()
-    table, *biases = sorted(vocabulary_paths(model, learned_by(config)))
+    biases = vocabulary_paths(model, learned_by(config)) - {_TABLE}
     if WORDS in arrays:
         # The length that a random row has on average.
         length = TRUNCATED * model.initializer_range * model.hidden_size**0.5
         words = np.float32(length) * arrays[WORDS]
-        given[table] = words, np.any(words, axis=1, keepdims=True)
+        given[_TABLE] = words, np.any(words, axis=1, keepdims=True)
     if BIAS in arrays:
         given |= dict.fromkeys(biases, (arrays[BIAS], np.ones(1, bool)))
 
