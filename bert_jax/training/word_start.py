@@ -29,8 +29,8 @@ from bert_jax.data_pipeline.store_build.workers import available_cores
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StorageError
 from bert_jax.model.positional_heads import TRUNCATED
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
-from bert_jax.objectives.registry import learned_by
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest, sha256

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.config.files import load
+from bert_jax.config.config_files import load
 from bert_jax.finetune.results import write_results
 
 
