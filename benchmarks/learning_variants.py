@@ -26,8 +26,12 @@ from queue import SimpleQueue
 
 import harness
 
+from bert_jax.configs.ablations import RANDOM_WORDS
+
 COMMON = (
     "--config=demo", "--config.model.initializer=published", "--config.optimizer.name=adamw",
+    "--config.model.cooccurrence.window=4",
+    *(f"--config.{key}={value}" for key, value in RANDOM_WORDS.items()),
     "--config.optimizer.b2=0.98", "--config.optimizer.schedule=fairseq",
     "--config.model.num_attention_heads=2",
     "--config.phases[0].batch_size=32",
