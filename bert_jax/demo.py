@@ -99,7 +99,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     config = _adapt(config, store, steps)
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
     _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
-    fills = _stage("filled masks", lambda: _fill(workdir, store, config.seed))
+    fills = _stage("filled masks", lambda: _fill(workdir, store, config))
     steps_to_try = _next_steps(workdir, store, fills)
     _report(workdir, store, fills, steps_to_try)
     console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}\n\nNext:")
@@ -210,11 +210,11 @@ class Fills(NamedTuple):
     meanings: Meanings | None  # of one word
 
 
-def _fill(workdir: Path, store: TokenStore, seed: int) -> Fills:
+def _fill(workdir: Path, store: TokenStore, config: Config) -> Fills:
     """Hides a word in each of many held-out sentences; fills the masks with the exported model."""
     model = load_model(workdir / "export")
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
-    hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
+    hidden = hide_words(store, seed=config.seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
     fills = []
     for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
@@ -230,7 +230,8 @@ def _fill(workdir: Path, store: TokenStore, seed: int) -> Fills:
     words = most_frequent_words(store, _WORDS)
     nearest = nearest_words(model, words[_SIMILAR], words)
     meanings = two_meanings(model, sample_sentences(store, _READ))
-    by_step = _by_step(workdir / "run", model, hidden[:_SHOWN])
+    every = config.evaluation.every_steps
+    by_step = _by_step(workdir / "run", model, hidden[:_SHOWN], every)
     return Fills(fills, rate, peers, by_step, nearest, meanings)
 
 
@@ -258,11 +259,15 @@ def _rate(store: TokenStore, number: int, peers: list[tuple[str, float]]) -> str
     )
 
 
-def _by_step(run: Path, model: Model, hidden: list[HiddenWord]) -> list[tuple[int, list[str]]]:
-    """Returns the first guess for each hidden word after the steps of the checkpoints."""
+def _by_step(
+    run: Path, model: Model, hidden: list[HiddenWord], every: int
+) -> list[tuple[int, list[str]]]:
+    """Returns the first guess for each hidden word after every `every`-th step, and the last."""
     earlier, workdir = copy.copy(model), Workdir.open(run)
-    found = []
-    for step in find_steps(workdir, "all"):
+    found, steps = [], find_steps(workdir, "all")
+    for step in steps:
+        if step % every and step != steps[-1]:
+            continue
         earlier.params = replicate(load_params(workdir, step)[0])
         fills = (earlier.fill_mask(each.sentence, top_k=1)[0] for each in hidden)
         found.append((step, [best.token for (best,) in fills]))

@@ -17,6 +17,7 @@ _FEWEST: Final = 12  # sentences with a word that is grouped
 _SMALLEST: Final = 0.25  # share of them in the smaller group
 _ROUNDS: Final = 20  # of moving sentences to the nearer group
 _SHORTEST: Final = 3  # letters of a word
+_AROUND: Final = 2  # tokens on each side that make an occurrence another one
 
 
 class Meanings(NamedTuple):
@@ -47,14 +48,18 @@ def nearest_words(
 
 def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Meanings | None:
     """Returns the word whose occurrences fall most clearly into two groups; None if none occurs
-    in enough sentences."""
+    in enough sentences. Of occurrences between the same neighbours the first counts."""
+    seen = set[tuple[int, ...]]()
     states = defaultdict[str, list[np.ndarray]](list)
     places = defaultdict[str, list[int]](list)
     tokens = model.tokens(sentences)
     for number, found in enumerate(model.hidden_states(sentences)):
-        for place, entry in enumerate(tokens[number].ids[1:-1], 1):
+        ids = tokens[number].ids
+        for place, entry in enumerate(ids[1:-1], 1):
             word = model.tokenizer.token(entry)
-            if len(word) >= _SHORTEST and word.isalpha():
+            around = tuple(ids[max(0, place - _AROUND) : place + _AROUND + 1])
+            if len(word) >= _SHORTEST and word.isalpha() and around not in seen:
+                seen.add(around)
                 states[word].append(found[place])
                 places[word].append(number)
     best, clearest = None, 0.0

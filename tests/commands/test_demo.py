@@ -60,7 +60,7 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 42, out + err
-    (step,) = (int(p.name) for p in (workdir / "run" / "checkpoints").iterdir())
+    step = max(int(p.name) for p in (workdir / "run" / "checkpoints").iterdir())
 
     done = subprocess.run(
         demo(workdir, text, step + 5), capture_output=True, text=True, check=False, timeout=600
@@ -70,7 +70,10 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     report = (workdir / "report.html").read_text()
     assert report.count("<svg") == 6
     assert report.count('class="masked"') == 10
-    assert report.index('class="masked"') < report.index("What to do next") < report.index("<svg")
+    headline, masked, following = map(report.index, ('class="headline"', 'class="masked"', "<svg"))
+    assert headline < masked < report.index("What to do next") < following
+    assert f"<th>step 0</th><th>step {step + 5}</th>" in report
+    assert "Nearest words" in report
     assert "hidden words" in report
     assert host_name() in report
     (fills,) = bert_jax.load(workdir / "export").fill_mask("the [MASK] in the old house")
