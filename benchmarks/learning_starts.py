@@ -8,8 +8,12 @@ starts with equal queries and keys.
 --table=special: each changes those with positional heads. "no_segments" starts with a segment table
 of zeros, "no_special" with zeros in the rows of [CLS], [SEP] and [MASK], "large_special" with a
 segment table and rows of [CLS] and [SEP] three times as large.
+
+--table=vectors: "exact" starts words from the singular vectors of scipy's svds, in place of those
+of data_pipeline/analysis/word_vectors.py, and the output bias as the counted start does.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ def write(start: str, config: Any, store: Any, folder: Path) -> None:
     tokenizer = Tokenizer.load(store.tokenizer_path)
     change(start, params["encoder"], config.model, np.random.default_rng(config.seed))
     change_special(start, params["encoder"]["embeddings"], tokenizer.special)
+    if start == "exact":
+        count(params, config.model, store)
     export(params, config.model, tokenizer, folder, card=Card(objectives=objectives))
 
 
@@ -62,6 +68,33 @@ def change_special(start: str, embeddings: Any, special: Any) -> None:
     if start == "large_special":
         embeddings["word"][ends] *= 3
         embeddings["type"][:] *= 3
+
+
+def count(params: Any, model: Any, store: Any) -> None:
+    """Starts words and the output bias from counts, with the exact singular vectors."""
+    import scipy.sparse.linalg
+
+    from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences
+    from bert_jax.model.positional_heads import TRUNCATED
+
+    size, width = store.vocab_size, model.hidden_size
+    with ThreadPoolExecutor() as pool:
+        found = count_cooccurrences(store.train, size, model.cooccurrence.window, pool, 10**9)
+    place = found.weights, found.others, found.offsets
+    near = scipy.sparse.csr_array(place, shape=(size, size)).tocoo()
+    row, column = near.coords
+    contexts = found.sums**model.cooccurrence.smoothing
+    information = np.log(near.data / found.sums[row] * contexts.sum() / contexts[column])
+    matrix = scipy.sparse.csr_array((np.maximum(information, 0), near.coords), shape=(size, size))
+    left, values, _ = scipy.sparse.linalg.svds(matrix, width, v0=np.ones(size))
+    words = left * values**model.cooccurrence.exponent
+    known = (found.counts >= 3) & words.any(axis=1)
+    known[list(store.special)] = False
+    length = TRUNCATED * model.initializer_range * width**0.5
+    rows = words[known] / np.linalg.norm(words[known], axis=1, keepdims=True)
+    params["encoder"]["embeddings"]["word"][: len(known)][known] = length * rows
+    logs = np.log(found.counts + 1.0)
+    params["mlm"]["bias"][: len(logs)] = logs - logs.mean()
 
 
 def mimetic(rng: np.random.Generator, model: Any) -> tuple[np.ndarray, np.ndarray]:

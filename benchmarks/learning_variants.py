@@ -142,6 +142,10 @@ TABLES: dict[str, Variants] = {
         "attention 0.3": (*COUNTED, "model.near_identity.attention=0.3"),
         "attention 0.1": (*COUNTED, "model.near_identity.attention=0.1"),
     },
+    "vectors": {  # from models of learning_starts.py
+        "all three": COUNTED,
+        "with svds' own vectors": (*FOUR, *IDENTITY, f"{INIT}exact"),
+    },
     "size": {  # 4 layers of width 256
         "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),
         "published, rate 2e-4": (*LARGER, f"{RATE}2e-4"),
