@@ -1,7 +1,7 @@
 """Words hidden in held-out sentences, and how often a model finds them."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,9 @@ class HiddenWord(NamedTuple):
     left: str = ""  # the token before the word
 
 
-def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> list[HiddenWord]:
+def hide_words(
+    store: TokenStore, *, seed: int, count: int, longest: int, of_pieces: bool = False
+) -> list[HiddenWord]:
     """Hides one word in each of `count` held-out sentences, or in all if there are fewer.
 
     Sentences are drawn from the entire held-out split, and words from the sentence, each with the
@@ -37,6 +39,8 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
 
     Args:
         longest: leaves out sentences of more tokens.
+        of_pieces: hides words of several tokens too, which no model finds, and counts words for
+            `longest`. Then all vocabularies of a text hide the same words.
     """
     tokenizer, split = Tokenizer.load(store.tokenizer_path), store.held_out
     rng = np.random.default_rng(seed)
@@ -44,11 +48,16 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
     hidden: list[HiddenWord] = []
     for sentence in rng.permutation(len(ends)):
         tokens = _tokens(tokenizer, split, ends, sentence)
-        places = list(_words_of_one_token(tokens))
-        if places and len(tokens) <= longest:
-            place = places[rng.integers(len(places))]
-            word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
-            hidden.append(HiddenWord(_joined(tokens), word, tokens[place - 1] if place else ""))
+        spans = _spans(tokens)
+        length = len(spans if of_pieces else tokens)
+        words = [(start, end) for start, end in spans if tokens[start].isalnum()]
+        if not of_pieces:
+            words = [(start, end) for start, end in words if end - start == 1]
+        if words and length <= longest:
+            start, end = words[rng.integers(len(words))]
+            word, left = _joined(tokens[start:end]), tokens[start - 1] if start else ""
+            tokens[start:end] = [tokenizer.token(store.special.mask)]
+            hidden.append(HiddenWord(_joined(tokens), word, left))
         if len(hidden) == count:
             break
     return hidden
@@ -104,11 +113,10 @@ def _joined(tokens: Sequence[str]) -> str:
     return " ".join(tokens).replace(" ##", "")
 
 
-def _words_of_one_token(tokens: Sequence[str]) -> Iterator[int]:
-    for place, token in enumerate(tokens):
-        continued = place + 1 < len(tokens) and tokens[place + 1].startswith("##")
-        if token.isalnum() and not continued:
-            yield place
+def _spans(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns where each token that begins a word, or is none, begins and where its pieces end."""
+    starts = [place for place, token in enumerate(tokens) if not token.startswith("##")]
+    return list(zip(starts, [*starts[1:], len(tokens)], strict=True))
 
 
 def most_frequent_words(store: TokenStore, count: int) -> list[str]:

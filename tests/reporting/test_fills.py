@@ -1,5 +1,8 @@
 """Words hidden in held-out sentences."""
 
+import re
+from pathlib import Path
+
 import pytest
 from stores import StoredDocument, write_store
 
@@ -43,6 +46,40 @@ def test_any_word_that_is_one_token_can_be_hidden(store: TokenStore) -> None:
         HiddenWord("[MASK] 7", "sails"),
         HiddenWord("sails [MASK]", "7", "sails"),
     }
+
+
+def test_words_of_pieces_can_be_hidden_too(store: TokenStore) -> None:
+    seeds = range(30)
+    options = {"count": 9, "longest": 3, "of_pieces": True}
+    drawn = {each for seed in seeds for each in hide_words(store, seed=seed, **options)}
+    assert drawn == {
+        HiddenWord("ships , [MASK]", "sea", ","),
+        HiddenWord("[MASK] , sea", "ships"),
+        HiddenWord(", [MASK]", "ships", ","),
+        HiddenWord("[MASK] 7", "sails"),
+        HiddenWord("sails [MASK]", "7", "sails"),
+    }
+
+
+def test_whatever_the_vocabulary_the_same_words_of_pieces_are_hidden(tmp_path: Path) -> None:
+    sentences, letters = ["she sails ships .", "the sea , she said"], "acehilpst"
+    hidden = []
+    for entries in (["she", "ships", "sea", "said"], ["ship", "sails", "the", "sh", "##id"]):
+        every_letter = [*letters, "d", ".", ",", *(f"##{letter}" for letter in f"{letters}d")]
+        tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *every_letter, *entries], lowercase=True)
+        document = StoredDocument(tokenizer.encode_texts(sentences))
+        store = write_store(
+            tmp_path / entries[0],
+            tokenizer=tokenizer,
+            train=[document],
+            held_out=[document],
+            sources=("wiki",),
+        )
+        options = {"count": 2, "longest": 5, "of_pieces": True}
+        drawn = [each for seed in range(20) for each in hide_words(store, seed=seed, **options)]
+        hidden.append([(each.sentence, each.word) for each in drawn])
+    assert hidden[0] == hidden[1]
+    assert {word for _, word in hidden[0]} == set(re.findall(r"\w+", " ".join(sentences)))
 
 
 def test_a_draw_is_fixed_by_its_seed_and_a_prefix_of_a_longer_one(store: TokenStore) -> None:
