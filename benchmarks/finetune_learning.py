@@ -28,8 +28,6 @@ import json
 import os
 import re
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +36,7 @@ from typing import Any
 import harness
 import numpy as np
 import paragraphs
+from commands import run_command
 
 COMMON = ("--config=glue", "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200")
 EPOCHS = {"sst2": 1, "cola": 3, "rte": 3, "sentences": 3, "paragraphs": 1}
@@ -211,19 +210,6 @@ def finetune(options: argparse.Namespace, task: Task, start: Sequence[str], seed
     fills = re.findall(r"([\d.]+%) real", log.read_text())
     results = json.loads((workdir / "results.json").read_text())
     return Run(results, read_predictions(task, predictions), fills[0] if fills else "")
-
-
-def run_command(words: Sequence[str], log: Path) -> None:
-    """Runs `bert-jax`, its output added to a file; ends the program with its error if it fails."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bert_jax", *words]
-    with log.open("a") as stream:
-        done = subprocess.run(command, stdout=stream, stderr=stream, check=False)
-    if done.returncode:
-        last = log.read_text().strip().splitlines()[-1:]
-        harness.fail(
-            f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}"
-        )
 
 
 def read_predictions(task: Task, path: Path) -> np.ndarray:

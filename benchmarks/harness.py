@@ -86,12 +86,16 @@ def some_of(flag: str, text: str, known: Collection[str]) -> list[str]:
     return names
 
 
-def machine(*libraries: str) -> str:
-    """Returns the processor, its load, the versions of Python and of libraries, and the day."""
+def processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    found = [names[0] if names else platform.machine(), f"Python {platform.python_version()}"]
+    return names[0] if names else platform.machine()
+
+
+def machine(*libraries: str) -> str:
+    """Returns the processor, its load, the versions of Python and of libraries, and the day."""
+    found = [processor(), f"Python {platform.python_version()}"]
     for name in libraries:
         with contextlib.suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
