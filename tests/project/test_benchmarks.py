@@ -23,6 +23,7 @@ import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
 import paragraphs  # noqa: E402
 
+RACED = ["--minutes=20", "--out=nowhere"]
 LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
 
 
@@ -68,6 +69,12 @@ def run(
         ("finetune_speed.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("finetune_speed.py", ["--tasks=mrpc"], "--tasks=mrpc: give some of cola,rte"),
         ("finetune_speed.py", ["--data=nowhere"], "--data=nowhere: glue/CoLA is not there"),
+        ("speedrun.py", [*RACED, "--minutes=1"], "--minutes=1: at least 2 are needed"),
+        ("speedrun.py", [*RACED, "--seeds=0"], "--seeds=0: at least 1 is needed"),
+        ("speedrun.py", [*RACED, "--config.init=run"], "--config.init: the run starts from text"),
+        ("speedrun.py", [*RACED, "--data=nowhere"], "no folder wiki; name the text by --source"),
+        ("speedrun.py", [*RACED, "--data="], "--data is empty and BERT_JAX_REAL_DATA is not set"),
+        ("speedrun.py", [*RACED, "--source=python", "--tasks=sst"], "--tasks=sst: give some of s"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
     ],
@@ -87,6 +94,18 @@ def test_what_cannot_be_done_is_one_line(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
+
+
+def test_a_row_needs_its_page_and_two_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", *RACED])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    for line in ("2 cores are needed", f"{tmp_path}/docs/speedrun.md is not there; start it in a "):
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(FOLDER / "speedrun.py"), run_name="__main__")
+        assert capsys.readouterr().err.startswith(f"error: {line}")
+        monkeypatch.setattr(harness, "ROOT", tmp_path)
 
 
 def test_every_benchmark_records_its_figures() -> None:

@@ -1,0 +1,300 @@
+"""The best model of 20 or 60 minutes on two cores, from raw text on; a row of docs/speedrun.md.
+
+    python benchmarks/speedrun.py --minutes=20 --data=DATA --sentences=hutto_ICWSM_2014 --out=FOLDER
+    python benchmarks/speedrun.py --minutes=20 … --vocab_size=8192 --config.optimizer.name=adamw
+    python benchmarks/speedrun.py --minutes=20 … --config=mine.py
+
+Needs the [finetune] extra and Linux. `--data` (default: $BERT_JAX_REAL_DATA) has wiki (of
+WikiExtractor), books and glue; `--source=`, as of `bert-jax data build`, is text from elsewhere.
+`--sentences` is as in finetune_learning.py.
+
+In the budget: vocabulary, token store and `bert-jax pretrain`, with planning, counting, compiling
+and evaluations, on two cores and from an empty cache. Not in it: measuring. The model is fine-tuned
+with one recipe on 4,000 rows of each task, in `--seeds` runs. docs/speedrun.md has the rules.
+
+Everything is kept in `--out`, also the time that was used, so the same command continues after an
+interruption. A run of 20 or 60 minutes with all tasks is appended to docs/speedrun.md; others are
+printed only.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import finetune_learning
+import harness
+import numpy as np
+from commands import CORES, Clock, commit, run_command
+from finetune_learning import Task
+
+PAGE = harness.ROOT / "docs/speedrun.md"
+BUDGETS = (20, 60)  # minutes, of the table
+FEWEST = 2
+OVER = 1.05  # a run that took more of its budget is not appended
+CONFIG, ENTRIES = "wiki_books_small", 30522
+TASKS = {"sst2": "SST-2, accuracy", "cola": "CoLA, Matthews", "sentences": "sentences, Pearson"}
+ROWS = 4000  # that each task trains on
+RECIPE = (
+    *finetune_learning.COMMON, "--config.task.epochs=3", "--config.optimizer.learning_rate=3e-4"
+)  # fmt: skip
+HIDDEN, LONGEST, GUESSES = 500, 50, 3  # hidden words, of sentences of at most so many words
+COLUMNS = (
+    "minutes", "date", "commit", "processor", "vocabulary + store + model, minutes", "tokens/s",
+    "entries", "held-out loss, nats", "top-3 words", *TASKS.values(), "mean of tasks", "seeds",
+    "text", "settings",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, epilog="--config.KEY=VALUE overrides a value of pretraining")
+    parser.add_argument("--minutes", type=int, required=True, help="20 or 60; others to try it")
+    parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
+    parser.add_argument("--source", action="append", help="instead of wiki and books in --data")
+    parser.add_argument("--sentences", type=Path, help="the folder of the scored sentences")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the run")
+    parser.add_argument("--config", default=CONFIG, help="of pretraining; default: %(default)s")
+    parser.add_argument("--vocab_size", type=int, default=ENTRIES, help="default: %(default)s")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="default: %(default)s")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each task")
+    options, settings = parser.parse_known_args()
+    if unknown := [word for word in settings if not word.startswith("--config.")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.out = options.out.resolve()
+    check(options, settings)
+    with harness.errors_are_one_line():
+        sources, digest = find_text(options)
+        names = harness.some_of("tasks", options.tasks, TASKS)
+        asked = {name: getattr(options, name) for name in ("minutes", "config", "vocab_size")}
+        request = {**asked, "settings": settings, "text": digest}
+        clock = Clock(options.out / "clock.json", request)
+        tasks = [
+            with_fewer_rows(finetune_learning.find_task(options, name), options.out / "rows" / name)
+            for name in names
+        ]
+        harness.use_cores(CORES)
+        os.environ.update(JAX_PLATFORMS="cpu", BERT_JAX_CACHE=str(options.out / "cache"))
+        pretrain(options, settings, sources, clock)
+        found = {**measure(options.out), **fine_tune(options, tasks)}
+    cells = row(options, settings, clock.record, found)
+    harness.record(**dict(zip(COLUMNS, cells, strict=True)))
+    print("", *(f"{name}: {cell}" for name, cell in zip(COLUMNS, cells, strict=True)), sep="\n")
+    print(f"\n{line(cells)}\n{append(line(cells), reasons(options, clock.seconds))}")
+
+
+def check(options: argparse.Namespace, settings: Sequence[str]) -> None:
+    """Ends the program if it cannot do what is asked."""
+    if not PAGE.is_file():
+        harness.fail(f"{PAGE} is not there; start it in a clone of the repository")
+    if options.minutes < FEWEST:
+        harness.fail(f"--minutes={options.minutes}: at least {FEWEST} are needed")
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < CORES:
+        harness.fail(f"{CORES} cores are needed that this process can be kept to, as by Linux")
+    harness.at_least_one(options, "seeds")
+    for key in ("init", "data.store", "model.vocab_size"):
+        if any(word.startswith(f"--config.{key}=") for word in settings):
+            harness.fail(f"--config.{key}: the run starts from text, and sets this itself")
+
+
+def find_text(options: argparse.Namespace) -> tuple[list[str], str]:
+    """Returns the sources, and a digest of their files that does not depend on their names.
+
+    Raises:
+        UserError: a source is not there.
+    """
+    from bert_jax.data_pipeline.sources import find, parse_source
+
+    if not (options.source or options.data):
+        harness.fail("--data is empty and BERT_JAX_REAL_DATA is not set; give the folder, or text")
+    data = Path(options.data or "").resolve()
+    sources = options.source or [f"wikiextractor:{data / 'wiki'}", f"books:{data / 'books'}"]
+    if not (options.source or (data / "wiki").is_dir()):
+        harness.fail(f"--data={data}: no folder wiki; name the text by --source=KIND:PATH")
+    files = [file for source in sources for file in find(parse_source(source)).files]
+    digests = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    return sources, hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
+
+
+def with_fewer_rows(task: Task, folder: Path) -> Task:
+    """Returns the task with `ROWS` rows of its training files, always the same ones.
+
+    folder: for its files.
+    """
+    (data,) = (Path(word.split("=", 1)[1]) for word in task.train if ".data=" in word)
+    files = [data]
+    if data.is_dir():
+        files = [file for kind in ("train", "dev") for file in sorted(data.glob(f"*{kind}.tsv"))]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        lines = file.read_bytes().splitlines(keepends=True)
+        if file.stem.endswith("train"):
+            first = int(task.name != "cola")  # the others have a header
+            if len(lines) < first + ROWS:
+                harness.fail(f"{file}: {len(lines) - first:,} rows; {ROWS:,} are needed")
+            order = np.random.default_rng(0).permutation(np.arange(first, len(lines)))
+            lines = lines[:first] + [lines[i] for i in sorted(order[:ROWS])]
+        (folder / file.name).write_bytes(b"".join(lines))
+    made = folder if data.is_dir() else folder / data.name
+    train = (word.replace(f".data={data}", f".data={made}") for word in task.train)
+    return dataclasses.replace(task, train=tuple(train))
+
+
+def pretrain(
+    options: argparse.Namespace, settings: Sequence[str], sources: Sequence[str], clock: Clock
+) -> None:
+    """Makes vocabulary, store and model; what is there already is kept."""
+    from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+    from bert_jax.errors import UserError
+    from bert_jax.metrics.run_records import read_records
+    from bert_jax.workdir.layout import Workdir
+
+    out, text = options.out, [f"--source={source}" for source in sources]
+    tokenizer, store, run = out / "tokenizer.json", out / "store", Workdir.open(out / "run")
+    words = ["data", "tokenizer", *text, f"--vocab_size={options.vocab_size}", f"--out={tokenizer}"]
+    clock.run("vocabulary", words, tokenizer.exists)
+    words = ["data", "build", *text, f"--tokenizer={tokenizer}", "--dedup=exact", f"--out={store}"]
+    clock.run("store", words, (store / "manifest.json").exists)
+    left = 60 * options.minutes - sum(clock.seconds.values())
+    if left < 1 and not run.is_run():
+        raise UserError(f"--out={out}: its {options.minutes} minutes ended before training began")
+    words = [
+        "pretrain", f"--config={options.config}", *warmup(options, settings), *settings,
+        f"--config.model.vocab_size={Tokenizer.load(tokenizer).vocab_size}",
+        f"--config.data.store={store}", f"--workdir={run}", f"--cpu_devices={CORES}",
+        f"--time_budget={max(1, left):.0f}s",
+    ]  # fmt: skip
+    clock.run("model", words, lambda: bool(read_records(run.metrics, "finished")))
+
+
+def warmup(options: argparse.Namespace, settings: Sequence[str]) -> list[str]:
+    """Returns the flag of the recipe's warmup, a tenth of the steps or so, unless another is asked
+    for: the config's own is for 4,000 steps."""
+    key = "--config.optimizer.warmup_steps="
+    if options.config != CONFIG or any(word.startswith(key) for word in settings):
+        return []
+    return [f"{key}{5 * options.minutes}"]
+
+
+def measure(out: Path) -> dict[str, Any]:
+    """Returns the rate of training, the held-out loss, the words found, and what the text is."""
+    from bert_jax.api.model import load
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.errors import UserError
+    from bert_jax.metrics.run_records import margin, read_records
+    from bert_jax.reporting.fills import found_rate, hide_words
+    from bert_jax.workdir.layout import Workdir
+
+    run, exported, log = Workdir.open(out / "run"), out / "exported", out / "measure.log"
+    if not read_records(run.evaluations, "evaluate"):
+        run_command(["evaluate", f"--workdir={run}"], log)
+    if not exported.exists():
+        run_command(["convert", "export", f"--workdir={run}", f"--out={exported}"], log)
+    store, model = open_store(out / "store"), load(exported)
+
+    def guesses(sentence: str) -> list[str]:
+        try:
+            return [guess.token for guess in model.fill_mask(sentence, top_k=GUESSES)[0]]
+        except UserError:  # the mask is beyond the model's last position
+            return []
+
+    hidden = hide_words(store, seed=0, count=HIDDEN, longest=LONGEST, of_pieces=True)
+    share = found_rate(hidden, [guesses(each.sentence) for each in hidden])
+    evaluated = read_records(run.evaluations, "evaluate")[-1]
+    rates = [record["tokens_per_second"] for record in read_records(run.metrics, "train")]
+    sources = store.manifest["sources"]
+    return {
+        "tokens/s": f"{statistics.median(rates):,.0f}",
+        "entries": f"{store.vocab_size:,}",
+        "loss": f"{evaluated['mlm/loss']:.3f}{margin(evaluated, 'mlm/loss', '.3f')}",
+        "words": f"{share:.1%} ± {1.96 * (share * (1 - share) / max(len(hidden), 1)) ** 0.5:.1%}",
+        "documents": ", ".join(f"{each['name']} {each['documents']:,}" for each in sources),
+    }
+
+
+def fine_tune(options: argparse.Namespace, tasks: Sequence[Task]) -> dict[str, float]:
+    """Returns the metric of each task, the median over seeds."""
+    found, run = dict[str, float](), options.out / "run"
+    for task in tasks:
+        values = []
+        for seed in range(options.seeds):
+            flags = [*RECIPE, *task.train, f"--config.init={run}", f"--config.seed={seed}"]
+            digest = hashlib.sha256("\n".join(flags).encode()).hexdigest()[:8]
+            workdir = options.out / "tasks" / f"{task.name}-{digest}"
+            if not (workdir / "results.json").exists():
+                run_command(["finetune", *flags, f"--workdir={workdir}"], Path(f"{workdir}.log"))
+            results = json.loads((workdir / "results.json").read_text())
+            metric = results["metrics"][0]
+            values.append(results["runs"][0][metric] or 0.0)  # a correlation may not be defined
+            trivial = {name: measured[metric] for name, measured in results["baselines"].items()}
+            print(f"# {task.name}, seed {seed}: {metric} {values[-1]:.4f}; {trivial}", flush=True)
+        found[task.name] = statistics.median(values)
+    return found
+
+
+def row(
+    options: argparse.Namespace,
+    settings: Sequence[str],
+    record: dict[str, Any],
+    found: dict[str, Any],
+) -> list[str]:
+    """Returns the cells of a run."""
+    minutes = [record["seconds"][stage] / 60 for stage in ("vocabulary", "store", "model")]
+    metrics = [found[name] for name in TASKS if name in found]
+    recipe = {"config": CONFIG, "vocab_size": ENTRIES}
+    changed = [
+        f"--{k}={getattr(options, k)}" for k, v in recipe.items() if getattr(options, k) != v
+    ]
+    now = commit()
+    return [
+        str(options.minutes),
+        record["date"],
+        record["commit"] if now == record["commit"] else f"{record['commit']}, tasks {now}",
+        record["processor"],
+        f"{' + '.join(f'{each:.1f}' for each in minutes)} = {sum(minutes):.1f}",
+        found["tokens/s"],
+        found["entries"],
+        found["loss"],
+        found["words"],
+        *(f"{found[name]:.4f}" if name in found else "" for name in TASKS),
+        f"{statistics.mean(metrics):.4f}" if len(metrics) == len(TASKS) else "",
+        str(options.seeds),
+        f"{found['documents']} documents ({record['request']['text']})",
+        " ".join(f"`{word}`" for word in [*changed, *settings]) or "the recipe",
+    ]
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def reasons(options: argparse.Namespace, seconds: dict[str, float]) -> list[str]:
+    """Returns why a run is not for the table; none if it is."""
+    found = []
+    if options.minutes not in BUDGETS:
+        found.append(f"the table has runs of {' and '.join(map(str, BUDGETS))} minutes")
+    if sum(seconds.values()) > OVER * 60 * options.minutes:
+        found.append(f"it took {sum(seconds.values()) / 60:.1f} minutes")
+    missing = [f"without {name}" for name in TASKS if name not in options.tasks.split(",")]
+    return found + missing
+
+
+def append(text: str, why_not: Sequence[str]) -> str:
+    """Adds a row at the end of the page, once; returns what became of it."""
+    from bert_jax.storage import atomic
+
+    page = PAGE.read_text("utf-8")
+    if why_not:
+        return f"not appended to {PAGE}: {'; '.join(why_not)}"
+    if text in page:
+        return f"is in {PAGE} already"
+    atomic.write_text(PAGE, f"{page.rstrip()}\n{text}\n")
+    return f"appended to {PAGE}"
+
+
+if __name__ == "__main__":
+    main()
