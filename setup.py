@@ -132,6 +132,7 @@ setup(
         "bert_jax.data_pipeline.store_build",
         "bert_jax.data_pipeline.text",
         "bert_jax.data_pipeline.tokenizer",
+        "bert_jax.demo",
         "bert_jax.distributed",
         "bert_jax.extensions",
         "bert_jax.finetune",

@@ -22,13 +22,13 @@ def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _text_of(data: str, values: flags.FlagValues) -> list[Path]:
     """Returns the files and folders of text that --data names."""
     from bert_jax.data_pipeline.sources.finding import named
-    from bert_jax.demo import source_of
+    from bert_jax.demo.pipeline import source_of
 
     return named(source_of(data).path)
 
 
 def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.demo import demo
+    from bert_jax.demo.pipeline import demo
 
     workdir = Path(values.workdir) if values.workdir else None
     demo(workdir, data=values.data, steps=values.steps)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import demo
 from bert_jax.config.config_files import load
+from bert_jax.demo import pipeline as demo
 from bert_jax.errors import UserError
 from bert_jax.runtime.program import program
 

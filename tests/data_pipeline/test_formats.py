@@ -15,7 +15,7 @@ from row_files import write_arrow, write_parquet
 
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
-from bert_jax.demo import source_of
+from bert_jax.demo.pipeline import source_of
 from bert_jax.errors import UserError
 
 TEXT = b"It was a dark night. Nothing moved.\n"

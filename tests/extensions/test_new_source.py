@@ -14,7 +14,7 @@ from users_modules import SUBTITLES, command, error, write
 from bert_jax.data_pipeline.sources import guess_kind, parse_source
 from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.demo import source_of
+from bert_jax.demo.pipeline import source_of
 from bert_jax.errors import UserError
 from bert_jax.extensions import modules
 from bert_jax.storage.digest import file_digest
