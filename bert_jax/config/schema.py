@@ -331,6 +331,9 @@ class Config:
     # How the store's vocabulary relates to that model's: the same; all of it, then new entries; or
     # any other. See training/initial_vocabulary.py.
     init_vocabulary: Literal["same", "extend", "replace"] = "same"
+    # What entries that the model lacks start with: the mean of their pieces, or what the store's
+    # text has near them. See training/new_entries.py.
+    init_entries: Literal["pieces", "cooccurrence"] = "pieces"
     # Positions that the model's table lacks: refused, or the table again from its start, as in
     # Longformer (Beltagy et al. 2020, section 5).
     init_positions: Literal["same", "repeat"] = "same"

@@ -54,6 +54,7 @@ class InitialState:
             lacks; "step" and those below "opt" only with `config.init_optimizer=carry`.
         groups: of parameters, see `weights.groups_in`; also those that the run lacks.
         digest: of the model's arrays, as it has them.
+        copied: bool [V], the entries that have rows of the model; None: all.
         notes: what was made of its vocabulary and its positions, a line each.
         origin: name and commit of a model that was imported from the hub, or from which the run
             before started.
@@ -62,6 +63,7 @@ class InitialState:
     leaves: Mapping[str, np.ndarray]
     groups: frozenset[str]
     digest: str
+    copied: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     origin: str = ""
 
@@ -142,7 +144,8 @@ def _check_keys(config: Config) -> None:
     changed = {
         key: value
         for key, default in (
-            ("init_vocabulary", "same"), ("init_positions", "same"), ("init_optimizer", "reset"),
+            ("init_vocabulary", "same"), ("init_entries", "pieces"), ("init_positions", "same"),
+            ("init_optimizer", "reset"),
         )
         if (value := getattr(config, key)) != default
     }  # fmt: skip
@@ -155,11 +158,27 @@ def _check_keys(config: Config) -> None:
             "of a token store, which a task does not have; set config.init, or set them to random "
             "and zeros"
         )
+    if "init_entries" in changed:
+        _check_entries(config)
     if changed.pop("init_optimizer", None) and changed:
         (key, value), *_ = changed.items()
         raise UserError(
             f"config.{key}={value} adds embedding rows, for which the model has no moments; set "
             f"config.{key}=same, or config.init_optimizer=reset"
+        )
+
+
+def _check_entries(config: Config) -> None:
+    """Raises UserError if there are no new entries, or no text to count."""
+    if config.init_vocabulary == "same":
+        raise UserError(
+            f"config.init_entries={config.init_entries} has no effect with "
+            "config.init_vocabulary=same; set init_vocabulary to extend or replace"
+        )
+    if config.task.name:
+        raise UserError(
+            f"config.init_entries={config.init_entries} counts the text of a token store, which a "
+            "task does not have; set it to pieces"
         )
 
 
@@ -264,7 +283,8 @@ def _fitted(
     if optimizer:
         carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
     groups = frozenset(weights.groups_in(params))
-    return InitialState(leaves | carried, groups, _digest(params, carried), tuple(notes))
+    copied = vocabulary.source >= 0 if vocabulary else None
+    return InitialState(leaves | carried, groups, _digest(params, carried), copied, tuple(notes))
 
 
 def _check_architecture(config: Config, theirs: ModelConfig) -> None:

@@ -14,7 +14,7 @@ from bert_jax.exit_codes import STOPPED
 from bert_jax.metrics.run_records import Event
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
-from bert_jax.training import claim, skip_nonfinite, word_start
+from bert_jax.training import claim, new_entries, skip_nonfinite, word_start
 from bert_jax.training.initial import start_from
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
@@ -87,6 +87,12 @@ def _new_state(run: RunContext) -> State:
                 return word_start.start_words(state, run.config, store, run.workdir, peers)
         return state
     state, lines = start_from(state, run.initial)
+    if run.config.init_entries == "cooccurrence" and isinstance(run.data, StoreData):
+        with run.job.clock.activity("data"):
+            peers, store = run.job.peers, run.data.store
+            state = new_entries.start_entries(
+                state, run.config, run.initial, store, run.workdir, peers
+            )
     if counted:
         lines.append("its words and its output bias are used, not counts of the store")
     if run.job.peers.is_first:

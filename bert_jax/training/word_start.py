@@ -13,7 +13,7 @@ which all processes read; a run that is started again before its first checkpoin
 import dataclasses
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.checkpoint.fingerprint import path_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences
 from bert_jax.data_pipeline.analysis.word_vectors import RAREST, spectral_vectors
@@ -43,6 +44,7 @@ MOST_TOKENS: Final = 300_000_000  # of a larger store, evenly spread documents a
 WORDS, BIAS = "words", "bias"  # names of the arrays
 _TABLE: Final = ("encoder", "embeddings", "word")
 Arrays = Mapping[str, np.ndarray]
+Rows = tuple[np.ndarray, np.ndarray]  # values, and which of them are taken
 
 
 def is_counted(model: ModelConfig) -> bool:
@@ -55,16 +57,41 @@ def start_words(
 ) -> State:
     """Returns the state of a new run with what `config.model` starts from counts.
 
-    All processes of the job call it.
+    All processes of the job call it; errors as `shared_arrays`.
+    """
+    model = config.model
+
+    def count() -> tuple[Arrays, str]:
+        arrays = count_words(model, store)
+        return arrays, _line(model, store, arrays)
+
+    about = {"words": model.word_initializer, "bias": model.output_bias_initializer}
+    key = key_of(model, store, about)
+    return _with(state, shared_arrays(key, count, store, workdir, peers), config)
+
+
+def shared_arrays(
+    key: str,
+    compute: Callable[[], tuple[Arrays, str]],
+    store: TokenStore,
+    workdir: Workdir,
+    peers: ProcessGroup,
+) -> Arrays:
+    """Returns what process 0 computes from the store and writes to word_start.npz, unless the file
+    has it already. All processes of the job call it.
+
+    Args:
+        key: of all that the arrays depend on, see `key_of`.
+        compute: returns the arrays and a line for the log.
 
     Raises:
         UserError: the file in the workdir cannot be written, or read by another process.
         StorageError: another process reads another file than process 0 wrote.
     """
-    key, digest = _key(config.model, store), ""
+    digest = ""
     if peers.is_first:
         found = _stored(workdir, key)
-        arrays = _counted(config.model, store, workdir, key) if found is None else found
+        arrays = _computed(compute, store, workdir, key) if found is None else found
         digest = _digest(arrays)
     expected = peers.all_gather_text("word_start", digest)[0]
     if not peers.is_first:
@@ -75,7 +102,7 @@ def start_words(
                 f"{workdir.word_start}: not the file that {peers.name(0)} has there; the workdir "
                 "must be the same folder for all processes"
             )
-    return _with(state, arrays, config)
+    return arrays
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
@@ -83,33 +110,37 @@ def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
     zeros for those that stay random, and "bias", float32 [V]; each only if the model takes it."""
     arrays = dict[str, np.ndarray]()
     if model.word_initializer == "cooccurrence" and store.vocab_size >= model.hidden_size:
-        about = model.cooccurrence
-        with ThreadPoolExecutor(available_cores()) as pool:
-            found = count_cooccurrences(
-                store.train, store.vocab_size, about.window, pool, MOST_TOKENS
-            )
-            words = spectral_vectors(
-                found, model.hidden_size, about.smoothing, about.exponent, pool
-            )
-        words[list(store.special)] = 0
-        arrays[WORDS] = words
+        arrays[WORDS] = word_vectors(model, store)
     if model.output_bias_initializer == "frequencies":
         logs = np.log(store.train.token_counts + 1.0)
         arrays[BIAS] = (logs - logs.mean()).astype(np.float32)
     return arrays
 
 
-def _counted(model: ModelConfig, store: TokenStore, workdir: Workdir, key: str) -> Arrays:
-    """Counts, writes the arrays to the workdir, and logs what they are."""
+def word_vectors(model: ModelConfig, store: TokenStore) -> np.ndarray:
+    """Returns the vectors of the entries of a store, which are at least as many as the width:
+    float32 [V, H], rows of length 1; zeros for special tokens and rare entries."""
+    about = model.cooccurrence
+    with ThreadPoolExecutor(available_cores()) as pool:
+        found = count_cooccurrences(store.train, store.vocab_size, about.window, pool, MOST_TOKENS)
+        words = spectral_vectors(found, model.hidden_size, about.smoothing, about.exponent, pool)
+    words[list(store.special)] = 0
+    return words
+
+
+def _computed(
+    compute: Callable[[], tuple[Arrays, str]], store: TokenStore, workdir: Workdir, key: str
+) -> Arrays:
+    """Computes arrays, writes them to the workdir, and logs what they are."""
     began = time.perf_counter()
     with elapsed("counting words"):
-        arrays = count_words(model, store)
+        arrays, line = compute()
     store.files.check()
     data = io.BytesIO()
     np.savez(data, allow_pickle=False, **arrays, key=np.array(key))
     with storage_errors(workdir.word_start, "cannot be written"):
         put(workdir.word_start, data.getvalue())
-    logger.info(f"{_line(model, store, arrays)} ({time.perf_counter() - began:.1f} s)")
+    logger.info(f"{line} ({time.perf_counter() - began:.1f} s)")
     return arrays
 
 
@@ -147,19 +178,17 @@ def _stored(workdir: Workdir, key: str) -> Arrays | None:
     return arrays if str(arrays.pop("key", "")) == key else None
 
 
-def _key(model: ModelConfig, store: TokenStore) -> str:
-    """Returns a digest of all that the arrays depend on."""
-    about = {
+def key_of(model: ModelConfig, store: TokenStore, about: Mapping[str, object]) -> str:
+    """Returns a digest of all that arrays depend on: `about`, and what every start depends on."""
+    shared: dict[str, object] = {
         "version": 1,
         "store": store.train.digest,
         "vocab_size": store.vocab_size,
         "special": [*store.special],
-        "words": model.word_initializer,
-        "bias": model.output_bias_initializer,
         "cooccurrence": dataclasses.asdict(model.cooccurrence),
         "hidden_size": model.hidden_size,
     }
-    return json_digest(about)
+    return json_digest({**shared, **about})
 
 
 def _digest(arrays: Arrays) -> str:
@@ -168,27 +197,42 @@ def _digest(arrays: Arrays) -> str:
 
 def _with(state: State, arrays: Arrays, config: Config) -> State:
     """Returns the state with the arrays in the place of random values."""
-    model, given = config.model, dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]]()
-    biases = vocabulary_paths(model, learned_by(config)) - {_TABLE}
+    model, given = config.model, dict[str, Rows]()
+    table, *biases = entry_paths(config)
     if WORDS in arrays:
         # The length that a random row has on average.
         length = TRUNCATED * model.initializer_range * model.hidden_size**0.5
         words = np.float32(length) * arrays[WORDS]
-        given[_TABLE] = words, np.any(words, axis=1, keepdims=True)
+        given[table] = words, np.any(words, axis=1)
     if BIAS in arrays:
-        given |= dict.fromkeys(biases, (arrays[BIAS], np.ones(1, bool)))
+        given |= dict.fromkeys(biases, (arrays[BIAS], np.ones(len(arrays[BIAS]), bool)))
+    return with_rows(state, given)
+
+
+def entry_paths(config: Config) -> list[str]:
+    """Returns the parameters that have a row for each entry: the table of words, then biases."""
+    paths = vocabulary_paths(config.model, learned_by(config)) - {_TABLE}
+    return ["/".join(("params", *path)) for path in (_TABLE, *sorted(paths))]
+
+
+def with_rows(state: State, given: Mapping[str, Rows]) -> State:
+    """Returns the state with other rows.
+
+    given: path in the state -> values [V, …], and which of them are taken, bool [V].
+    """
 
     def replaced(path: tuple, leaf: jax.Array) -> jax.Array:
-        names = tuple(key.key for key in path)
-        return _replaced(leaf, *given[names]) if names in given else leaf
+        rows = given.get(path_of(path))
+        return _replaced(leaf, *rows) if rows else leaf
 
-    return {**state, "params": jax.tree_util.tree_map_with_path(replaced, state["params"])}
+    return jax.tree_util.tree_map_with_path(replaced, state)
 
 
 def _replaced(leaf: jax.Array, given: np.ndarray, taken: np.ndarray) -> jax.Array:
     """Returns a leaf with the given rows where they are taken, sharded as before."""
     rows, mask = np.zeros(leaf.shape, leaf.dtype), np.zeros(leaf.shape, bool)
-    rows[: len(given)], mask[: len(given)] = given, taken
+    rows[: len(given)] = given
+    mask[np.flatnonzero(taken)] = True
 
     def shard(array: np.ndarray) -> jax.Array:
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: array[index])

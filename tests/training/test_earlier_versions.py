@@ -40,6 +40,7 @@ LATER = {
     "objectives": "",
     "init": "",
     "init_vocabulary": "same",
+    "init_entries": "pieces",
     "init_positions": "same",
     "init_optimizer": "reset",
 }  # fmt: skip
