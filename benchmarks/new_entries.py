@@ -105,7 +105,8 @@ def train(options: argparse.Namespace, run: Path, seed: int, kind: str, start: s
         f"--config.optimizer.warmup_steps={round(0.06 * options.steps)}",
         "--config.optimizer.learning_rate=1e-3",
         "--config.compute.dtype=float32",
-        *("--config.evaluation.every_steps=0", "--config.checkpoint.keep_start=True"),
+        *(f"--config.evaluation.every_steps={options.steps}", "--config.evaluation.batches=1"),
+        "--config.checkpoint.keep_start=True",
         f"--config.checkpoint.every_steps={options.steps // 3}",
         *("--config.checkpoint.keep=9", "--config.log_every_steps=100"),
     ]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import threadpoolctl
-from corpus import SPECIAL, small_config
+from corpus import SPECIAL
+from processes import assert_same_bits, run
 from stores import StoredDocument, write_store
 from test_word_start import BIAS, COUNTED, WORDS, start, stopped, unmoved
 
@@ -14,7 +15,10 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import loop, new_entries, word_start
+from bert_jax.training.initial import find_initial
 from bert_jax.training.new_entries import TAKEN, aligned
+from bert_jax.training.store_data import StoreData
+from bert_jax.workdir.layout import Workdir
 
 OLD = 60  # words of the model
 LIKE = {"n0": 12, "n1": 25, "n2": 39}  # new words in the places of known ones
@@ -159,9 +163,20 @@ def test_a_store_without_new_entries_is_the_model(model, texts, tmp_path) -> Non
     [
         ({"init_vocabulary": "same"}, "init_entries=cooccurrence has no effect with config.init_v"),
         ({"init": "", "init_vocabulary": "same"}, "has no effect without config.init"),
+        ({"task.name": "sst2"}, "counts the text of a token store, which a task does not have"),
     ],
 )
 def test_what_has_no_effect_is_refused(changes, message, store, model, tmp_path) -> None:
     with pytest.raises(UserError, match=message):
-        loop.pretrain(config_of(store, model, **changes), tmp_path / "run")
-    assert small_config(store).init_entries == "pieces"
+        find_initial(
+            config_of(store, model, **changes), Workdir.open(tmp_path / "run"), StoreData(store)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_processes_change_no_bit(store, model, tmp_path) -> None:
+    config = config_of(store, model, **{"phases[0].steps": 2, "optimizer.learning_rate": 1e-3})
+    for count in (1, 2):
+        run(config, tmp_path / str(count), tmp_path, processes=count)
+    assert_same_bits(tmp_path / "1", tmp_path / "2")
