@@ -8,9 +8,10 @@ positions only, with published initial values and AdamW. Its rate and the spread
 chosen first: `--choose` minutes for each of six candidates (`--peer` leaves this out). Then it
 trains `--minutes`; bert_jax trains a part of that time (`--shares`: a tenth, a fifth, …) as the
 config says, and with each of its parts switched off in turn. Rates fall linearly to zero at the end
-of the time; the time includes compilation. All read the same rows of the same store and are
-measured on the same held-out rows. All runs of a round take turns, so that both sides have the
-machine at equally good and bad times.
+of the time; the time includes compilation, and counting where words start from counts, which is
+also shown apart. All read the same rows of the same store and are measured on the same held-out
+rows. All runs of a round take turns, so that both sides have the machine at equally good and bad
+times.
 """
 
 import argparse
@@ -28,9 +29,11 @@ import harness
 import numpy as np
 import peer_torch
 
+from bert_jax.config.starts import NearIdentityConfig
+
 THREADS = 2
 TURN = 20.0  # seconds
-HELD_OUT = "held-out"
+HELD_OUT, COUNTING = "held-out", "counting"  # questions to a run
 RATES = (2e-4, 5e-4, 1e-3)
 WARM_UP = 0.05  # of the time
 B2 = 0.98
@@ -38,6 +41,13 @@ STEPS = 10**6  # of a schedule: the share of the time that has passed, in millio
 # What is switched off in turn: changes of our config.
 WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
     "as it is": {},
+    "random words": {
+        "model": {
+            "word_initializer": "random",
+            "output_bias_initializer": "zeros",
+            "near_identity": NearIdentityConfig(),
+        }
+    },
     "published start": {"model": {"initializer": "published"}},
     "AdamW": {"optimizer": {"name": "adamw", "learning_rate": 5e-4}},
     "published start, AdamW": {
@@ -88,11 +98,12 @@ def compare(options: argparse.Namespace) -> None:
     ours = [Run("ours", options.minutes / share) for share in shares]
     others = [Run("ours", ours[-1].minutes, name) for name in list(WITHOUT)[1:]]
     runs = [peer, *ours, *others]
-    losses = race(options, runs)
-    print("\n| run | minutes | held-out MLM loss | reaches the peer's |\n|---|---:|---:|---|")
-    for run, loss in zip(runs, losses, strict=True):
-        reaches = "" if run == peer else "yes" if loss <= losses[0] else "no"
-        print(f"| {run} | {run.minutes:g} | {loss:.3f} | {reaches} |")
+    ends = race(options, runs)
+    print("\n| run | minutes | of these, counting | held-out MLM loss | reaches the peer's |")
+    print("|---|---:|---:|---:|---|")
+    for run, (loss, counting) in zip(runs, ends, strict=True):
+        reaches = "" if run == peer else "yes" if loss <= ends[0][0] else "no"
+        print(f"| {run} | {run.minutes:g} | {counting / 60:.2f} | {loss:.3f} | {reaches} |")
 
 
 def choose(options: argparse.Namespace) -> tuple[float, float]:
@@ -103,13 +114,14 @@ def choose(options: argparse.Namespace) -> tuple[float, float]:
         for spread in spreads
         for rate in RATES
     ]
-    losses = dict(zip(candidates, race(options, candidates), strict=True))
-    best = min(candidates, key=losses.__getitem__)
+    ends = dict(zip(candidates, race(options, candidates), strict=True))
+    best = min(candidates, key=ends.__getitem__)
     return best.rate, best.spread
 
 
-def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
-    """Trains all runs in turns; returns their held-out losses at the end."""
+def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[tuple[float, float]]:
+    """Trains all runs in turns; returns the held-out loss of each at the end, and the seconds in
+    which it counted words."""
     shared = [__file__, f"--store={options.store}", f"--config={options.config}"]
     commands = {
         number: [*shared, f"--run={json.dumps(dataclasses.asdict(run))}"]
@@ -121,11 +133,11 @@ def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
             for number, contender in list(left.items()):
                 if contender.ask(str(TURN)) >= 60 * runs[number].minutes:
                     del left[number]
-        losses = [contender.ask(HELD_OUT) for contender in contenders.values()]
-    for run, loss in zip(runs, losses, strict=True):
-        harness.record(run=str(run), loss=loss)
+        ends = [(each.ask(HELD_OUT), each.ask(COUNTING)) for each in contenders.values()]
+    for run, (loss, counting) in zip(runs, ends, strict=True):
+        harness.record(run=str(run), loss=loss, counting_seconds=counting)
         print(f"# {run}: held-out MLM loss {loss:.3f}", flush=True)
-    return losses
+    return ends
 
 
 def config_of(options: argparse.Namespace, changes: dict[str, dict[str, Any]]) -> Any:
@@ -170,7 +182,10 @@ def contender(options: argparse.Namespace, run: Run) -> None:
 
     for line in sys.stdin:
         question = line.strip()
-        reply = trainer.held_out() if question == HELD_OUT else train(float(question))
+        if question == COUNTING:
+            reply = trainer.counting
+        else:
+            reply = trainer.held_out() if question == HELD_OUT else train(float(question))
         talk.write(json.dumps(reply) + "\n")
 
 
@@ -201,6 +216,9 @@ class Ours:
         batches = phase_batches(config, store, store.train, phase)
         self._train = self._program.compile_train(batches.batch(0, rows=[]), phase)
         self._state = self._program.init()
+        began = time.perf_counter()
+        self._state = start(self._state, config, store)
+        self.counting = time.perf_counter() - began
 
         def make(index: int) -> dict[str, jax.Array]:
             rows = functools.partial(batches.batch, index)
@@ -221,8 +239,24 @@ class Ours:
         return self._held_out.evaluate(self._program, self._state["params"])["mlm/loss"]
 
 
+def start(state: Any, config: Any, store: Any) -> Any:
+    """Returns the state of step 0, with what starts from counts of the store."""
+    from bert_jax.distributed.peers import single_process_group
+    from bert_jax.runtime.activity import ActivityClock
+    from bert_jax.training import word_start
+    from bert_jax.workdir.layout import Workdir
+
+    if not word_start.is_counted(config.model):
+        return state
+    with tempfile.TemporaryDirectory() as folder:
+        peers = single_process_group(ActivityClock())
+        return word_start.start_words(state, config, store, Workdir.open(Path(folder)), peers)
+
+
 class Peer:
     """transformers' BertForPreTraining, its head at the masked positions only."""
+
+    counting = 0.0
 
     def __init__(self, options: argparse.Namespace, run: Run):
         import torch
