@@ -192,6 +192,8 @@ class OptimizerConfig:
 
     name: Annotated[str, OPTIMIZERS] = field(default="bert_adamw", metadata=FIXED)
     learning_rate: Amount = 1e-4
+    # The width of the model that the rate is for; others have it times this / their width. 0 = any.
+    base_width: Whole = 0
     warmup_steps: Whole = 10_000
     # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.
     schedule: ScheduleName = "bert"
@@ -216,13 +218,18 @@ class OptimizerConfig:
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 
+    def peak(self, width: int, learning_rate: float | None = None) -> float:
+        """Returns the rate of a model of this width; None: of the optimizer's."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return rate * self.base_width / width if self.base_width else rate
+
     def span(
-        self, steps: int, learning_rate: float | None, warmup_steps: int | None
+        self, steps: int, width: int, learning_rate: float | None, warmup_steps: int | None
     ) -> "ScheduleSpan":
-        """Returns a span of `steps` steps; None: the peak and the warmup of the optimizer."""
+        """Returns a span of `steps` steps; None: the rate and the warmup of the optimizer."""
         return ScheduleSpan(
             steps=steps,
-            learning_rate=self.learning_rate if learning_rate is None else learning_rate,
+            learning_rate=self.peak(width, learning_rate),
             warmup_steps=self.warmup_steps if warmup_steps is None else warmup_steps,
             decay_power=self.decay_power,
             decay_steps=round(self.decay_share * steps),
@@ -417,10 +424,11 @@ class Config:
     @property
     def schedule_spans(self) -> tuple[ScheduleSpan, ...]:
         """The span of each learning-rate schedule: the run, or each phase (`schedule_over`)."""
+        width = self.model.hidden_size
         if self.optimizer.schedule_over == "run":
-            return (self.optimizer.span(self.total_steps, None, None),)
+            return (self.optimizer.span(self.total_steps, width, None, None),)
         return tuple(
-            self.optimizer.span(phase.steps, phase.learning_rate, phase.warmup_steps)
+            self.optimizer.span(phase.steps, width, phase.learning_rate, phase.warmup_steps)
             for phase in self.phases
         )
 

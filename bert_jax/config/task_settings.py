@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from bert_jax.config.on_resume import FREE
-from bert_jax.data_pipeline.settings import Share, Within
+from bert_jax.data_pipeline.settings import Share, Whole, Within
 from bert_jax.errors import UserError
 
 Join = Literal["concat", "mean"]
@@ -19,7 +19,7 @@ class TaskConfig:
     """The files of a task, and how a run is made from them. Without a name, a run pretrains.
 
     `config.phases` has one phase, whose `batch_size` counts examples and whose `steps` follow from
-    `epochs`; with `examples_per_row` above 1, whole examples are packed into rows.
+    `epochs` and their limits; with `examples_per_row` above 1, whole examples are packed into rows.
     """
 
     # A task of GLUE, such as "sst2", or "classification", "regression", "tagging",
@@ -55,8 +55,12 @@ class TaskConfig:
     # A tokenizer.json or vocab.txt, for random weights (no config.init).
     tokenizer: str = field(default="", metadata=FREE)
     epochs: Annotated[float, Within(0, 10_000, without=(0,))] = field(default=3.0, metadata=FREE)
+    # Limits of the steps that these epochs make of few or many examples; 0 = none.
+    fewest_steps: Whole = field(default=0, metadata=FREE)
+    most_steps: Whole = field(default=0, metadata=FREE)
     warmup_share: Share = field(default=0.1, metadata=FREE)  # of the steps
-    evaluations: Annotated[int, Within(1, 1000)] = field(default=1, metadata=FREE)  # an epoch
+    # An epoch; as many in all where a limit makes it more or fewer epochs.
+    evaluations: Annotated[int, Within(1, 1000)] = field(default=1, metadata=FREE)
     # A batch has an example of each stratum of lengths, so that all batches fill the same rows, or
     # any examples.
     batches: Order = "strata"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.finetune.task_data import TaskData
 from bert_jax.metrics import run_records
 from bert_jax.metrics.run_records import shown
@@ -89,19 +89,23 @@ def write_results(
     rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
-    if line := _below(names[0], values["median"], values["baselines"]):
+    if line := _below(config, names[0], values["median"], values["baselines"]):
         console.print(line, markup=False)
 
 
-def _below(name: str, found: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+def _below(
+    config: Config, name: str, found: Mapping[str, Any], baselines: Mapping[str, Any]
+) -> str:
     """Returns a line with what to try if a baseline has a higher metric; "" if none has."""
     values = {what: measured[name] for what, measured in baselines.items()}
     known = {what: value for what, value in values.items() if value is not None}
     best = max(known, key=lambda what: known[what], default="")
     if found[name] is None or not best or known[best] <= found[name]:
         return ""
+    has_rule = config.optimizer.base_width or config.model.hidden_size >= ModelConfig().hidden_size
+    recipe = "" if has_rule else "take the recipe for small models, --config=glue_small, "
     return (
-        f"{name} is below that of {best}: pretrain for longer, start from a larger model "
+        f"{name} is below that of {best}: {recipe}pretrain for longer, start from a larger model "
         "(config.init), or try other values of config.task.epochs and "
         "config.optimizer.learning_rate"
     )

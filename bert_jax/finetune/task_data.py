@@ -185,8 +185,9 @@ class TaskData:
         """
         (phase,) = config.phases
         per_epoch = -(-self.train.rows // phase.batch_size)
-        steps = max(1, round(config.task.epochs * per_epoch))
-        every = math.ceil(per_epoch / config.task.evaluations)
+        asked = max(1, round(config.task.epochs * per_epoch))
+        steps, limit = _limited(config.task, asked)
+        every = math.ceil(per_epoch * steps / asked / config.task.evaluations)
         saves = math.ceil(every / config.checkpoint.every_steps)  # for one evaluation
         save_every = math.ceil(every / saves)
         warmup = int(config.task.warmup_share * steps)
@@ -197,13 +198,29 @@ class TaskData:
             evaluation=dataclasses.replace(config.evaluation, every_steps=save_every * saves),
         )
         given, made, default = (flatten(to_dict(each)) for each in (config, planned, Config()))
-        for key, cause in _DECIDED_BY.items():
+        causes = _DECIDED_BY | ({"phases[0].steps": limit} if limit else {})
+        for key, cause in causes.items():
             if given[key] not in (made[key], default[key]):
                 raise UserError(
                     f"config.{key}={given[key]} has no effect: config.{cause}={given[cause]} makes "
                     f"it {made[key]}; set config.{cause} instead"
                 )
         return planned
+
+
+def _limited(task: TaskConfig, steps: int) -> tuple[int, str]:
+    """Returns the steps of a run whose epochs make `steps`, and the key of the limit that makes
+    them others, or ""."""
+    if task.most_steps and task.fewest_steps > task.most_steps:
+        raise UserError(
+            f"config.task.fewest_steps={task.fewest_steps} exceeds config.task.most_steps="
+            f"{task.most_steps}; change one of them"
+        )
+    if steps < task.fewest_steps:
+        return task.fewest_steps, "task.fewest_steps"
+    if task.most_steps and steps > task.most_steps:
+        return task.most_steps, "task.most_steps"
+    return steps, ""
 
 
 def open_task(config: Config, workdir: Workdir) -> TaskData:

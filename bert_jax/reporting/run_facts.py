@@ -69,16 +69,20 @@ def _origin(run: Mapping[str, Any], config: Config) -> str:
 def _method(config: Config) -> str:
     optimizer, data, task = config.optimizer, config.data, config.task
     rates = (
-        f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.warmup_steps:,} "
-        "steps of warmup"
+        f"{optimizer.name}, learning rate {optimizer.peak(config.model.hidden_size):g}, "
+        f"{optimizer.warmup_steps:,} steps of warmup"
     )
     if not task.name:
         return f"{rates}; pairing {data.pairing}, masking {data.masking}"
+    limits = [(task.fewest_steps, "at least"), (task.most_steps, "at most")]
+    epochs = f"{task.epochs:g} epochs" + "".join(
+        f", {which} {steps:,} steps" for steps, which in limits if steps
+    )
     if task.layers:
         vectors = f"{task.join} of layers {task.layers}, {task.pooling} of the tokens"
-        return f"{rates}; {task.epochs:g} epochs of a linear head on a frozen encoder ({vectors})"
+        return f"{rates}; {epochs} of a linear head on a frozen encoder ({vectors})"
     decay = f", layer decay {optimizer.layer_decay:g}" if optimizer.layer_decay != 1 else ""
-    return f"{rates}{decay}; {task.epochs:g} epochs"
+    return f"{rates}{decay}; {epochs}"
 
 
 def hosts(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -331,6 +331,14 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         ({"phases[0].steps": 4}, "steps=4 has no effect: config.task.epochs=3.0 makes it 30"),
+        (
+            {"phases[0].steps": 4, "task.most_steps": 7},
+            "steps=4 has no effect: config.task.most_steps=7 makes it 7; set config.task.most",
+        ),
+        (
+            {"task.fewest_steps": 9, "task.most_steps": 8},
+            "config.task.fewest_steps=9 exceeds config.task.most_steps=8",
+        ),
         ({"optimizer.warmup_steps": 4}, "no effect: config.task.warmup_share=0.1 makes it 3; set"),
         ({"evaluation.every_steps": 4}, "no effect: config.task.evaluations=1 makes it 10; set"),
         (
@@ -351,9 +359,28 @@ def test_what_is_wrong_is_one_line(folder: Path, tmp_path: Path, changes, messag
     assert not (tmp_path / "run").exists()
 
 
-def test_the_steps_that_a_run_has_are_taken_again(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "steps", "every"),
+    [
+        ({}, 30, 10),
+        ({"fewest_steps": 30, "most_steps": 30}, 30, 10),
+        ({"fewest_steps": 31}, 31, 11),  # three evaluations, the last one at the end
+        ({"fewest_steps": 100}, 100, 34),
+        ({"most_steps": 29}, 29, 10),
+        ({"most_steps": 4}, 4, 2),
+    ],
+)
+def test_steps_follow_from_epochs_within_limits(folder: Path, limits, steps, every) -> None:
+    config = task_config(folder, **{f"task__{key}": value for key, value in limits.items()})
+    made = open_task(config, Workdir.open("/nowhere/run")).configured(config)
+    assert (made.phases[0].steps, made.evaluation.every_steps) == (steps, every)
+    assert made.optimizer.warmup_steps == steps // 10
+
+
+@pytest.mark.parametrize("limits", [{}, {"task__fewest_steps": 90}, {"task__most_steps": 7}])
+def test_the_steps_that_a_run_has_are_taken_again(folder: Path, limits) -> None:
     """As `--config=RUN/config.json` gives them."""
-    config = task_config(folder)
+    config = task_config(folder, **limits)
     data = open_task(config, Workdir.open("/nowhere/run"))
     made = data.configured(config)
     assert data.configured(made.with_model(config.model)) == made

@@ -1,11 +1,13 @@
 """The line about a baseline that is ahead."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bert_jax.config.config_files import load
+from bert_jax.config.schema import Config
 from bert_jax.finetune.results import write_results
 
 
@@ -28,6 +30,24 @@ class Labels:
      ([None], "")],
 )  # fmt: skip
 def test_a_baseline_that_is_ahead_is_named(accuracies, said, tmp_path, capsys) -> None:
+    out = printed(accuracies, load("glue", {"task.name": "sst2"}), tmp_path, capsys)
+    assert (f"accuracy is below that of {said}: pretrain" in out) == bool(said)
+    assert ("is below that of" in out) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "width", "said"),
+    [("glue", 128, True), ("glue", 768, False), ("glue_small", 128, False)],
+)
+def test_a_small_model_is_told_of_its_recipe(recipe, width, said, tmp_path, capsys) -> None:
+    model = {"model.hidden_size": width, "model.num_attention_heads": 2, "task.name": "sst2"}
+    out = printed([0.1], load(recipe, model), tmp_path, capsys)
+    assert "is below that of bag of words: " in out
+    assert ("take the recipe for small models, --config=glue_small, pretrain" in out) == said
+
+
+def printed(accuracies, config: Config, folder: Path, capsys) -> str:
+    """What is printed of runs with these accuracies."""
     examples: Any = SimpleNamespace(examples=[0] * 4, labels=[])
     split = SimpleNamespace(examples=examples)
     data: Any = SimpleNamespace(kind=Labels(), train=split, held_out=split, labels=())
@@ -35,7 +55,5 @@ def test_a_baseline_that_is_ahead_is_named(accuracies, said, tmp_path, capsys) -
         {"seed": seed, "accuracy": accuracy, "loss of others": 0.1}
         for seed, accuracy in enumerate(accuracies)
     ]
-    write_results(tmp_path, load("glue", {"task.name": "sst2"}), data, runs)
-    out = capsys.readouterr().out.replace("\n", " ")
-    assert (f"accuracy is below that of {said}: " in out) == bool(said)
-    assert ("is below that of" in out) == bool(said)
+    write_results(folder, config, data, runs)
+    return capsys.readouterr().out.replace("\n", " ")

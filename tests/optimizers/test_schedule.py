@@ -202,6 +202,18 @@ def test_nvidias_two_phases_at_their_published_points():
         np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
 
 
+@pytest.mark.parametrize("over", ["run", "phase"])
+def test_rates_of_a_base_width_are_in_inverse_proportion_to_the_width(over) -> None:
+    changes = {
+        "optimizer.schedule_over": over, "optimizer.learning_rate": 3e-4, "model.hidden_size": 128,
+        "phases[0].learning_rate": None if over == "run" else 1e-4, "model.num_attention_heads": 2,
+    }  # fmt: skip
+    (plain,) = load("base", changes).schedule_spans
+    (scaled,) = load("base", changes | {"optimizer.base_width": 256}).schedule_spans
+    assert scaled == dataclasses.replace(plain, learning_rate=2 * plain.learning_rate)
+    assert plain.learning_rate == (3e-4 if over == "run" else 1e-4)
+
+
 def test_a_phase_without_its_own_rate_has_the_optimizers():
     config = with_phases(
         {"steps": 10},

@@ -27,7 +27,8 @@ from bert_jax.workdir.layout import Workdir
 # What decides what a step sees or what the parameters mean may not change; these keys may.
 MAY = """
     log_every_steps init data.store
-    optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
+    optimizer.learning_rate optimizer.base_width optimizer.warmup_steps optimizer.decay_power
+    optimizer.schedule_over
     optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
     optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps optimizer.layer_decay
@@ -40,7 +41,8 @@ MAY = """
     evaluation.every_steps evaluation.batches evaluation.attention
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
-    task.data task.held_out task.tokenizer task.epochs task.warmup_share task.evaluations task.keep
+    task.data task.held_out task.tokenizer task.epochs task.fewest_steps task.most_steps
+    task.warmup_share task.evaluations task.keep
     task.max_answer task.n_best task.null_threshold task.strict
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
