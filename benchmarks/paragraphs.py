@@ -19,8 +19,8 @@ HELD_OUT = 500  # questions
 _K1, _B = 1.2, 0.75  # of BM25
 
 
-def write(source: Path, folder: Path, train: int) -> list[Path]:
-    """Writes train.csv, of `train` questions drawn at random, and val.csv in SWAG's form."""
+def write(source: Path, folder: Path, train: int | None) -> list[Path]:
+    """Writes train.csv, of `train` questions drawn at random or all, and val.csv as SWAG's."""
     articles = json.loads(source.read_text("utf-8"))["data"]
     parts = [a for i, a in enumerate(articles) if i % 10], articles[::10]
     folder.mkdir(parents=True, exist_ok=True)

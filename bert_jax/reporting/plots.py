@@ -45,9 +45,13 @@ def bands(
     *,
     xlabel: str,
     ylabel: str,
+    log: bool = False,
 ) -> str:
     """An SVG plot of the means of named (x, values of each run at x) lines, with a band from the
-    lowest to the highest run; a line of one x is a point with a bar."""
+    lowest to the highest run; a line of one x is a point with a bar.
+
+    log: the x axis is logarithmic, with a tick at each x.
+    """
     from matplotlib.transforms import offset_copy
 
     axes = _axes(3.2)
@@ -64,6 +68,11 @@ def bands(
         (line,) = axes.plot(x, means, label=name, linewidth=1.5, marker=marker, markersize=3)
         low, high = [*map(min, runs)], [*map(max, runs)]
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    if log:
+        ticks = sorted({place for x, _ in lines.values() for place in x})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{place:,}" for place in ticks])
+        axes.minorticks_off()
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False)
     return _svg(axes)

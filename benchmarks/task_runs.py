@@ -1,0 +1,328 @@
+"""Fine-tuned runs that are compared: tasks with some of their rows, the runs, paired differences.
+
+A run is a process of `bert-jax finetune`, then one of `predict`, with all cores; or several runs at
+once, each with one core: for small models two of them are faster than one after another. What is
+compared of a finished run is kept in a folder, and one that was interrupted resumes, so the same
+command again does what is left. Differences are paired by seed; the interval of 95 % holds
+Student's t over the seeds and a bootstrap of seeds and held-out examples, see
+bert_jax/ablation/statistics.py. Of one seed, it is over examples only.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import paragraphs
+
+FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE"}  # in glue/
+TASKS = (*FOLDERS, "sentences", "paragraphs")
+SENTENCES = "*_GroundTruth.txt"
+QUESTIONS = "questions/squad-form-80-articles.json"
+RESAMPLES = 1000
+ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task with its files, and the held-out examples as `predict` names them."""
+
+    name: str
+    settings: Mapping[str, object]  # of config.task
+    held_out: tuple[str, ...]
+
+    def read(self) -> tuple[Any, Any, Any, Any]:
+        """Returns its kind, its settings, its training and its held-out examples."""
+        from bert_jax.config.task_settings import TaskConfig
+        from bert_jax.finetune.tasks.task_kinds import kind_of
+
+        config = TaskConfig(**{key: str(value) for key, value in self.settings.items()})
+        kind = kind_of(config)
+        return kind, config, *kind.read(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The metric and the predictions of a run, or of a baseline, for the held-out examples."""
+
+    metric: str
+    value: float | None
+    predictions: np.ndarray
+    fill: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run to be: its name, which is that of its files, the task and the flags of `finetune`."""
+
+    name: str
+    task: Task
+    flags: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        settings = [f"--config.task.{key}={value}" for key, value in self.task.settings.items()]
+        return ["finetune", *self.flags, *settings]
+
+
+def glue_folder(data: str | None, name: str) -> Path:
+    """Returns the folder of a task of GLUE; ends the program if it is not there."""
+    folder = _given(data) / "glue" / FOLDERS[name]
+    if not folder.is_dir():
+        harness.fail(f"--data={data}: no folder glue/{FOLDERS[name]}")
+    return folder.resolve()
+
+
+def _given(data: str | None) -> Path:
+    if not data:
+        harness.fail(
+            "--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/"
+        )
+    return Path(data)
+
+
+def find_task(options: Any, name: str, rows: int | None, seed: int) -> Task | None:
+    """Returns a task with rows drawn at random from its training rows, or with all; None if it has
+    fewer. Ends the program if its files are not there.
+
+    options: data, sentences and out.
+    """
+    own = options.out.resolve() / "data" / f"{name}-{rows or 'all'}-{seed}"
+    if name == "paragraphs":
+        source = _given(options.data) / QUESTIONS
+        if not source.is_file():
+            harness.fail(f"--data={options.data}: no {QUESTIONS}")
+        paragraphs.write(source, own, rows)
+        settings = {"name": "multiple_choice", "data": own}
+        return Task(name, settings, (f"--input={own}", "--split=dev"))
+    if name == "sentences":
+        train, held_out = write_sentences(options.sentences, own.with_name("sentences"))
+        drawn = draw(train, own / train.name, 1, rows, seed)
+        columns = {"name": "regression", "held_out": held_out, "label": "score"}
+        return drawn and Task(
+            name, {**columns, "data": drawn}, (f"--input={held_out}", "--text=text")
+        )
+    folder = glue_folder(options.data, name)
+    return draw_glue(name, folder, own, rows, seed) if rows else glue_task(name, folder)
+
+
+def glue_task(name: str, folder: Path) -> Task:
+    return Task(name, {"name": name, "data": folder}, (f"--input={folder}", "--split=dev"))
+
+
+def draw_glue(name: str, folder: Path, own: Path, rows: int, seed: int) -> Task | None:
+    """Returns a task of GLUE in a folder with some of its training rows; None if it has fewer."""
+    from bert_jax.finetune.tasks import glue
+    from bert_jax.finetune.tasks.splits import find_split
+
+    about = glue.TASKS[name]
+    (train,) = find_split(name, folder, about.files, "train")
+    titles = 0 if train.name in about.columns else 1
+    if draw(train, own / train.name, titles, rows, seed) is None:
+        return None
+    for path in find_split(name, folder, about.files, "dev"):
+        shutil.copyfile(path, own / path.name)
+    return glue_task(name, own)
+
+
+def draw(source: Path, path: Path, titles: int, rows: int | None, seed: int) -> Path | None:
+    """Writes rows of a table drawn at random, of which fewer are the first of more; returns the
+    path, that of the table if all are taken, or None if it has fewer."""
+    if rows is None:
+        return source
+    lines = source.read_text("utf-8").removesuffix("\n").split("\n")
+    if rows > len(lines) - titles:
+        return None
+    chosen = np.random.default_rng(seed).permutation(len(lines) - titles)[:rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines[:titles], *(lines[titles + i] for i in chosen), ""]), "utf-8")
+    return path
+
+
+def write_sentences(folder: Path | None, out: Path) -> list[Path]:
+    """Writes the scored sentences as two tables with a header, and returns their paths."""
+    files = sorted(folder.glob(SENTENCES)) if folder else []
+    if not files:
+        harness.fail(
+            f"--sentences={folder or ''}: no {SENTENCES}; unpack hutto_ICWSM_2014.tar.gz there"
+        )
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    rows = [line.split("\t", 2)[1:] for line in lines]  # id, score, text
+    order = np.random.default_rng(0).permutation(len(rows))
+    parts = order[len(rows) // 10 :], order[: len(rows) // 10]
+    paths = [out / "train.tsv", out / "held_out.tsv"]
+    out.mkdir(parents=True, exist_ok=True)
+    for path, chosen in zip(paths, parts, strict=True):
+        path.write_text("score\ttext\n" + "".join("\t".join(rows[i]) + "\n" for i in chosen))
+    return paths
+
+
+def absolute(source: str) -> str:
+    from bert_jax.workdir.layout import split_step
+
+    path, step = split_step(source)
+    return str(Path(path).resolve()) + (f"@{step}" if step is not None else "")
+
+
+def random_weights(source: str) -> tuple[str, ...]:
+    """Returns the flags of a model with the architecture and the tokenizer of another."""
+    from bert_jax.config.serialization import flatten
+    from bert_jax.training.resolve import find_architecture
+    from bert_jax.workdir.layout import split_step
+
+    model = find_architecture(source)
+    if model is None:
+        harness.fail(f"--pretrained={source}: no run, import or export")
+    tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
+    random = {"word_initializer": "random", "output_bias_initializer": "zeros"}
+    values = flatten({"config": {"model": dataclasses.asdict(model) | random}})
+    flags = [f"--{key}={value}" for key, value in values.items()]
+    return (f"--config.task.tokenizer={tokenizer}", *flags)
+
+
+def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[tuple[Job, Run, float]]:
+    """Yields each job with its run and its seconds, in their order; `at_once` above 1: each on a
+    core of its own."""
+    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    if at_once > 1 and hasattr(os, "sched_setaffinity"):
+        own = sorted(os.sched_getaffinity(0))
+        if at_once > len(own):
+            harness.fail(f"--at_once={at_once}: there are {len(own)} cores")
+        for core in own:
+            cores.put(core)
+
+    def take_core() -> None:  # of this thread, and of what it starts
+        if not cores.empty():
+            os.sched_setaffinity(0, [cores.get()])
+
+    def run(job: Job) -> tuple[Job, Run, float]:
+        start = time.perf_counter()
+        return job, finished(job, out.resolve(), alone=at_once == 1), time.perf_counter() - start
+
+    with ThreadPoolExecutor(at_once, initializer=take_core) as pool:
+        futures = [pool.submit(run, job) for job in jobs]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:  # one has failed
+            pool.shutdown(cancel_futures=True)
+
+
+def finished(job: Job, out: Path, *, alone: bool) -> Run:
+    """Returns a run; trains it and predicts the held-out examples, unless that is kept."""
+    digest = hashlib.sha256("\n".join(job.words).encode()).hexdigest()[:12]
+    workdir = out / "runs" / f"{job.name}-{digest}"
+    results, predictions, log = (
+        workdir.with_name(f"{workdir.name}.{end}") for end in ("json", "tsv", "log")
+    )
+    if not results.exists():
+        one, environment = ([], {}) if alone else (["--cpu_devices=1"], ONE_CORE)
+        run_command([*job.words, *one, f"--workdir={workdir}"], log, environment)
+        words = [f"--model={workdir}", *job.task.held_out, f"--out={predictions}", "--overwrite"]
+        run_command(["predict", *words], log, environment)
+        os.replace(workdir / "results.json", results)
+        shutil.rmtree(workdir)  # a checkpoint of a small model has some 100 MB
+    fills = re.findall(r"([\d.]+%) real", log.read_text())
+    found = json.loads(results.read_text())
+    metric = found["metrics"][0]
+    values = read_predictions(job.task, predictions)
+    return Run(metric, found["runs"][0][metric], values, fills[0] if fills else "")
+
+
+def run_command(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    """Runs `bert-jax`, its output added to a file; ends the program with its error if it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "bert_jax", *words]
+    with log.open("a") as stream:
+        done = subprocess.run(
+            command, stdout=stream, stderr=stream, env={**os.environ, **environment}, check=False
+        )
+    if done.returncode:
+        last = log.read_text().strip().splitlines()[-1:]
+        harness.fail(
+            f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}"
+        )
+
+
+def read_predictions(task: Task, path: Path) -> np.ndarray:
+    """Returns the predicted classes, or the scores."""
+    from bert_jax.finetune.tasks import glue
+
+    words = [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
+    if task.name not in glue.TASKS:
+        return np.array(words, np.float64)
+    about = glue.TASKS[task.name]
+    return np.array([(about.values or about.labels).index(word) for word in words])
+
+
+def baselines(task: Task) -> dict[str, Run]:
+    """Returns what is predicted without a model, from the same training rows."""
+    kind, config, train, held_out = task.read()
+    found = dict(kind.baselines(config, train, held_out))
+    if task.name == "paragraphs":
+        asked = held_out.examples
+        found["BM25"] = paragraphs.bm25([x.context for x in asked], [x.choices for x in asked])
+    metric = kind.metrics(config, train.labels)[0]
+    measured = {
+        name: kind.compute_metrics(config, held_out, values)[metric]
+        for name, values in found.items()
+    }
+    return {name: Run(metric, measured[name], np.array(found[name])) for name in found}
+
+
+def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:
+    """Returns the mean paired difference of the metric with its interval; a correlation that is not
+    defined counts as 0."""
+    from bert_jax.ablation.intervals import draw_weights, of_resamples, student_t
+    from bert_jax.finetune.tasks.metrics import METRICS
+
+    metric, count = METRICS[ours[0].metric], len(labels)
+    pairs = list(zip(ours, others, strict=False))
+
+    def differences(chosen: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
+        values = [
+            [metric(labels[chosen], run.predictions[chosen]) or 0.0 for run in pairs[seed]]
+            for seed in seeds
+        ]
+        return np.subtract(*np.transpose(values))
+
+    student = student_t(differences(np.arange(count), range(len(pairs))))
+    drawn = []
+    for weights in draw_weights(len(pairs), count, RESAMPLES, np.random.default_rng(0)):
+        for of_seeds, of_examples in zip(*weights, strict=True):
+            seeds = np.flatnonzero(of_seeds)
+            chosen = np.repeat(np.arange(count), of_examples.astype(int))
+            drawn.append(np.average(differences(chosen, seeds), weights=of_seeds[seeds]))
+    interval = of_resamples(np.array(drawn)).interval
+    if len(pairs) > 1:
+        interval = interval.holding(student.interval)
+    said = "excludes 0" if interval.excludes_zero else "includes 0"
+    return f"{student.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f}, {said})"
+
+
+def numbers(flag: str, text: str) -> list[int | None]:
+    """Parses "250,1000,all"; None: all rows."""
+    words = text.split(",")
+    if wrong := [word for word in words if word != "all" and not (word.isdecimal() and int(word))]:
+        harness.fail(f"--{flag}={wrong[0]}: give numbers of rows, or all")
+    return [None if word == "all" else int(word) for word in words]
+
+
+def said(rows: int | None) -> str:
+    return "all" if rows is None else f"{rows:,}"
+
+
+def shown(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4f}"

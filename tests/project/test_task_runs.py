@@ -1,0 +1,172 @@
+"""benchmarks/task_runs.py and what compares its runs; nothing is trained."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_task import DEV, TRAIN, write_task
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(FOLDER))
+
+import finetune_recipe  # noqa: E402
+import label_efficiency  # noqa: E402
+import task_runs  # noqa: E402
+
+TEXTS = [
+    tuple(text.split())
+    for text in (
+        "a b c d e f",  # 0: has 1 in it
+        "c d e",  # 1: in 0 and in 2, which do not have each other
+        "x c d e y",  # 2
+        "c d z",  # 3: shares two words only
+        "c d",  # 4: short, in all above
+        "z",  # 5
+        "p q r s",  # 6: the same as 7
+        "p q r s",  # 7
+        "a c d e",  # 8: has 1 in it
+        "a b d",  # 9: its words are in 0, but not in a row
+    )
+]
+
+
+def holds(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+    return any(words[i : i + len(phrase)] == phrase for i in range(len(words)))
+
+
+def test_rows_that_hold_one_another_are_one_group_by_chains_too() -> None:
+    assert finetune_recipe.group(TEXTS).tolist() == [0, 0, 0, 3, 4, 5, 6, 6, 0, 9]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_row_is_trained_on_that_a_scored_one_holds_or_is_in(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    texts = [tuple(draw.choice(list("abcd"), draw.integers(1, 9)).tolist()) for _ in range(60)]
+    texts += TEXTS
+    groups = finetune_recipe.group(texts)
+    count = (len({int(g) for g, words in zip(groups, texts, strict=True) if len(words) > 2})) // 2
+    train, scored = finetune_recipe.split(texts, groups, count, seed)
+    assert len(scored) == count == len({int(groups[row]) for row in scored})
+    assert len(set(train)) == len(train) > 0
+    assert not {int(groups[row]) for row in train} & {int(groups[row]) for row in scored}
+    for one in scored:
+        assert len(texts[one]) > 2
+        for other in train:
+            assert not holds(texts[one], texts[other])
+            assert not holds(texts[other], texts[one])
+    assert finetune_recipe.split(texts, groups, count, seed) == (train, scored)
+
+
+def test_more_groups_than_there_are_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        finetune_recipe.split(TEXTS, finetune_recipe.group(TEXTS), 4, 0)
+    said = "error: --groups=4: there are 4, and some are to be trained on\n"
+    assert capsys.readouterr().err == said
+
+
+def test_few_rows_are_the_first_of_many(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "all")
+    title, *lines = (folder / "train.tsv").read_text().splitlines()
+    drawn = {}
+    for rows, seed in ((5, 0), (20, 0), (TRAIN, 0), (20, 1)):
+        own = tmp_path / f"{rows}-{seed}"
+        task = task_runs.draw_glue("rte", folder, own, rows, seed)
+        assert task is not None
+        first, *drawn[rows, seed] = (own / "train.tsv").read_text().splitlines()
+        assert first == title
+        _, _, train, held_out = task.read()
+        assert (len(train.examples), len(held_out.examples)) == (rows, DEV)
+    assert drawn[20, 0][:5] == drawn[5, 0]
+    assert drawn[20, 0] != drawn[20, 1]
+    assert sorted(drawn[TRAIN, 0]) == sorted(lines) != drawn[TRAIN, 0]
+    assert task_runs.draw_glue("rte", folder, tmp_path / "more", TRAIN + 1, 0) is None
+
+
+def test_rows_without_a_title_are_drawn_too(tmp_path: Path) -> None:
+    folder = tmp_path / "CoLA"
+    folder.mkdir()
+    for name in ("train", "dev"):
+        rows = [f"s\t{i % 2}\t\tword{i} {name}\n" for i in range(9)]
+        (folder / f"{name}.tsv").write_text("".join(rows))
+    task = task_runs.draw_glue("cola", folder, tmp_path / "own", 9, 0)
+    assert task is not None
+    texts = {example.texts for example in task.read()[2].examples}
+    assert texts == {(f"word{i} train",) for i in range(9)}
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would have been run: the pretrained model is right on all but one example."""
+    run: list[list[str]] = []
+
+    def take(words: list[str], log: Path, environment: object) -> None:
+        run.append(words)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        flags = dict(word[2:].split("=", 1) for word in words[1:] if "=" in word)
+        if words[0] == "finetune":
+            value = 0.9 if "pretrained" in flags["workdir"] else 0.5
+            (Path(flags["workdir"])).mkdir()
+            results = {"metrics": ["accuracy"], "runs": [{"accuracy": value}]}
+            (Path(flags["workdir"]) / "results.json").write_text(json.dumps(results))
+            log.write_text("rows (97.25% real, at most 98% possible)\n")
+            return
+        task = task_runs.glue_task("rte", Path(flags["input"]))
+        labels = [example.label for example in task.read()[3].examples]
+        wrong = 1 if "pretrained" in flags["model"] else DEV // 2
+        found = [1 - label if i < wrong else label for i, label in enumerate(labels)]
+        names = ["index\tprediction", *(f"{i}\t{NAMES[x]}" for i, x in enumerate(found))]
+        Path(flags["out"]).write_text("\n".join(names) + "\n")
+
+    monkeypatch.setattr(task_runs, "run_command", take)
+    monkeypatch.setattr(task_runs, "random_weights", lambda source: ("--config.model.x=1",))
+    return run
+
+
+NAMES = ("entailment", "not_entailment")
+
+
+def test_a_curve_is_measured_once_and_drawn(
+    commands: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    write_task(data / "glue" / "RTE")
+    options = [
+        "--pretrained=run", "--counted=run@0", f"--data={data}", f"--out={out}", "--tasks=rte",
+        "--rows=10,50,1000", "--others_at=50", "--seeds=2",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["label_efficiency.py", *options])
+    label_efficiency.main()
+    tuned = [words for words in commands if words[0] == "finetune"]
+    assert len(tuned) == 2 * (2 + 3)
+    assert sum("--config.init=" + str(Path.cwd() / "run@0") in words for words in tuned) == 2
+    said = capsys.readouterr().out
+    assert "# rte has fewer than 1000 rows" in said
+    table = (out / "rte.md").read_text()
+    assert table in said
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")[1:-3]]
+    found = {(rows, start): cells for rows, start, *cells in rows[2:-1]}
+    assert found["10", "pretrained"] == ["0.9000", "0.9000", "0.9000", ""]
+    assert found["50", "counted only"][:3] == ["0.5000"] * 3
+    assert "excludes 0" in found["50", "random weights"][3]
+    assert {start for count, start in found if count == "10"} == {
+        "pretrained", "random weights", "majority", "bag of words",
+    }  # fmt: skip
+    assert f"{DEV} held-out examples; 97.25% of positions are real" in table
+    assert (out / "rte.svg").read_text().startswith("<svg")
+    assert not [path for path in (out / "runs").iterdir() if path.is_dir()]
+    commands.clear()
+    label_efficiency.main()
+    assert commands == []
+
+
+def test_more_runs_at_once_than_cores_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        list(task_runs.run_all([], tmp_path, 100_000))
+    assert "error: --at_once=100000: there are " in capsys.readouterr().err
