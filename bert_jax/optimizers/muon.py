@@ -24,7 +24,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.schema import OptimizerConfig
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.errors import UserError
 from bert_jax.optimizers import newton_schulz
 from bert_jax.optimizers.adam import ADAMW

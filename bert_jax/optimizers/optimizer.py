@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
-from bert_jax.config.schema import Config, OptimizerConfig
+from bert_jax.config.schema import Config
 from bert_jax.config.task_model import probe_of
 from bert_jax.errors import UserError
 from bert_jax.optimizers import layer_decay, moments

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.config.schema import Config, ScheduleName, ScheduleSpan
+from bert_jax.config.optimizer_settings import ScheduleName, ScheduleSpan
+from bert_jax.config.schema import Config
 
 MakeSchedule = Callable[[ScheduleSpan], optax.Schedule]  # updates done -> the next one's rate
 

@@ -15,8 +15,9 @@ from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import by_path
 from bert_jax.checkpoint.manager import known_run, read_own_meta, read_part
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.recorded import config_of
-from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
+from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.convert import checksums
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors
 from bert_jax.convert.weight_files import OPTIMIZER_FILE

@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
-from bert_jax.config.schema import Config, OptimizerConfig, PhaseConfig
+from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention

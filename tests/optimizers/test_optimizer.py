@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from bert_jax.config.config_files import load
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
-from bert_jax.config.schema import OptimizerConfig
 from bert_jax.optimizers import adam, optimizer
 from bert_jax.optimizers import moments as moments_
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.config.config_files import load
-from bert_jax.config.schema import Config, ScheduleName, ScheduleSpan
+from bert_jax.config.optimizer_settings import ScheduleName, ScheduleSpan
+from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.optimizers.schedule import (
     SCHEDULES,

@@ -2,6 +2,7 @@
 
 from golden_case import RECIPES, TINY, Case, Recipe
 
+from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.schema import (
     CheckpointConfig,
     ComputeConfig,
@@ -11,7 +12,6 @@ from bert_jax.config.schema import (
     EvaluationConfig,
     MeshConfig,
     ModelConfig,
-    OptimizerConfig,
     PhaseConfig,
 )
 

@@ -1,0 +1,76 @@
+"""`config.optimizer`: the optimizer and its learning rate over the steps."""
+
+import dataclasses
+from dataclasses import field
+from typing import Annotated, Literal
+
+from bert_jax.config.on_resume import FIXED
+from bert_jax.config.optimizers import OPTIMIZERS
+from bert_jax.config.ranges import Amount, BelowOne, Count, Positive
+from bert_jax.data_pipeline.settings import Share, Whole, Within
+
+ScheduleName = Literal["bert", "fairseq", "wsd"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """`bert_adamw` is original BERT's (no bias correction); `adamw` is Loshchilov and Hutter's.
+
+    `muon` is Muon for the matrices of the layers and `adamw` for everything else.
+    """
+
+    name: Annotated[str, OPTIMIZERS] = field(default="bert_adamw", metadata=FIXED)
+    learning_rate: Amount = 1e-4
+    # The width of the model that the rate is for; others have it times this / their width. 0 = any.
+    base_width: Whole = 0
+    warmup_steps: Whole = 10_000
+    # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.
+    schedule: ScheduleName = "bert"
+    decay_power: Amount = 1.0  # exponent of the remaining fraction of steps; 1 = linear
+    decay_share: Share = 0.1  # wsd: the share of the steps in which the rate decays
+    # phase: each phase has its own warmup and decay.
+    schedule_over: Literal["run", "phase"] = "run"
+    phase_moments: Literal["carry", "reset"] = "carry"  # or reset, at the start of each later phase
+    phase_count: Literal["carry", "reset"] = "carry"  # of updates, for the bias correction
+    b1: BelowOne = 0.9
+    b2: BelowOne = 0.999
+    eps: Positive = 1e-6  # 0 would divide 0 by 0 for parameters without a gradient yet
+    muon_scale: Positive = 10.0  # Muon's rate is learning_rate times this
+    muon_momentum: BelowOne = 0.95
+    # bfloat16: half the memory.
+    moment_dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata=FIXED)
+    weight_decay: Amount = 0.01
+    # all: biases and LayerNorm too (fairseq).
+    weight_decay_on: Literal["weights", "all"] = "weights"
+    # Rate of each layer relative to the one above it.
+    layer_decay: Annotated[float, Within(0, 1, without=(0,))] = 1.0
+    clip_norm: Amount = 1.0  # of all gradients together; 0 = none
+    max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
+
+    def peak(self, width: int, learning_rate: float | None = None) -> float:
+        """Returns the rate of a model of this width; None: of the optimizer's."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return rate * self.base_width / width if self.base_width else rate
+
+    def span(
+        self, steps: int, width: int, learning_rate: float | None, warmup_steps: int | None
+    ) -> "ScheduleSpan":
+        """Returns a span of `steps` steps; None: the rate and the warmup of the optimizer."""
+        return ScheduleSpan(
+            steps=steps,
+            learning_rate=self.peak(width, learning_rate),
+            warmup_steps=self.warmup_steps if warmup_steps is None else warmup_steps,
+            decay_power=self.decay_power,
+            decay_steps=round(self.decay_share * steps),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSpan:
+    """The steps that one learning-rate schedule spans: those of the run, or of a phase."""
+
+    steps: int
+    learning_rate: float  # the peak
+    warmup_steps: int
+    decay_power: float = 1.0
+    decay_steps: int = 0  # at the end, only of wsd
