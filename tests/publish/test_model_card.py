@@ -82,6 +82,11 @@ def test_positions_without_training_are_not_counted(form: dict, length: int, tex
     [
         ({}, "3 epochs"),
         ({"optimizer__layer_decay": 0.8}, "layer decay 0.8; 3 epochs"),
+        ({"optimizer__learning_rate": 5e-4, "optimizer__base_width": 64}, "3 epochs"),  # 32 wide
+        (
+            {"task__fewest_steps": 2, "task__most_steps": 500},
+            "3 epochs, at least 2 steps, at most 500 steps",
+        ),
         ({"task__layers": "-4:"}, "on a frozen encoder (concat of layers -4:, mean of the tokens)"),
     ],
 )
