@@ -139,11 +139,12 @@ def split(
 def job(number: int, model: str, task: Task, rows: int | None, recipe: Recipe, seed: int) -> Job:
     rate, steps = recipe
     flags = (
-        "--config=glue_small", f"--config.init={task_runs.absolute(model)}",
+        f"--config.init={task_runs.absolute(model)}",
         f"--config.optimizer.learning_rate={rate}", f"--config.task.most_steps={steps}",
         f"--config.task.fewest_steps={steps}", f"--config.seed={seed}",
     )  # fmt: skip
-    return Job(f"model{number}-{rows or 'all'}-{rate}-{steps}-{seed}", task, flags)
+    name = f"model{number}-{rows or 'all'}-{rate}-{steps}-{seed}"
+    return Job(name, "glue_small", task, flags)
 
 
 def table(

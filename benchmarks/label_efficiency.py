@@ -123,14 +123,14 @@ def job(
     task = point.draws[seed]
     name = f"{task.name}-{point.rows or 'all'}-{start.replace(' ', '_')}-{seed}"
     own = [
-        f"--config={options.config}", "--config.compute.dtype=float32",
-        "--config.checkpoint.every_steps=200", f"--config.seed={seed}", *flags,
+        "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200",
+        f"--config.seed={seed}", *flags,
     ]  # fmt: skip
     if options.rate:
         own.append(f"--config.optimizer.learning_rate={options.rate}")
     if options.epochs:
         own.append(f"--config.task.epochs={options.epochs}")
-    return Job(name, task, tuple(own))
+    return Job(name, options.config, task, tuple(own))
 
 
 def table(name: str, points: Sequence[Point]) -> str:

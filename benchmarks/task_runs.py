@@ -9,7 +9,6 @@ bert_jax/ablation/statistics.py. Of one seed, it is over examples only.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import queue
@@ -65,16 +64,26 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be: its name, which is that of its files, the task and the flags of `finetune`."""
+    """A run to be: its name, which is that of its files, its config, task and further flags."""
 
     name: str
+    config: str
     task: Task
     flags: tuple[str, ...]
 
     @property
     def words(self) -> list[str]:
         settings = [f"--config.task.{key}={value}" for key, value in self.task.settings.items()]
-        return ["finetune", *self.flags, *settings]
+        return ["finetune", f"--config={self.config}", *self.flags, *settings]
+
+    @property
+    def digest(self) -> str:
+        """Of the command and the values of its config: another recipe makes another run."""
+        from bert_jax.config.config_files import load
+        from bert_jax.config.serialization import to_dict
+        from bert_jax.storage.digest import json_digest
+
+        return json_digest([self.words, to_dict(load(self.config))])[:12]
 
 
 def glue_folder(data: str | None, name: str) -> Path:
@@ -222,8 +231,7 @@ def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[tuple[Job,
 
 def finished(job: Job, out: Path, *, alone: bool) -> Run:
     """Returns a run; trains it and predicts the held-out examples, unless that is kept."""
-    digest = hashlib.sha256("\n".join(job.words).encode()).hexdigest()[:12]
-    workdir = out / "runs" / f"{job.name}-{digest}"
+    workdir = out / "runs" / f"{job.name}-{job.digest}"
     results, predictions, log = (
         workdir.with_name(f"{workdir.name}.{end}") for end in ("json", "tsv", "log")
     )

@@ -124,6 +124,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return run
 
 
+CHANGED = """
+made = get_config()
+made.optimizer.learning_rate = 1e-3
+get_config = lambda: made
+"""
 NAMES = ("entailment", "not_entailment")
 
 
@@ -162,6 +167,14 @@ def test_a_curve_is_measured_once_and_drawn(
     commands.clear()
     label_efficiency.main()
     assert commands == []
+    changed = tmp_path / "recipe.py"
+    changed.write_text("from bert_jax.configs.glue_small import get_config\n")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, f"--config={changed}"])
+    label_efficiency.main()
+    done = len(commands)
+    changed.write_text(changed.read_text() + CHANGED)
+    label_efficiency.main()
+    assert len(commands) == 2 * done > 0
 
 
 def test_more_runs_at_once_than_cores_is_one_line(
