@@ -29,7 +29,7 @@ import harness
 import numpy as np
 import peer_torch
 
-from bert_jax.config.starts import NearIdentityConfig
+from bert_jax.config.starts import NearIdentityConfig, PositionalHeadsConfig
 
 THREADS = 2
 TURN = 20.0  # seconds
@@ -46,6 +46,7 @@ WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
             "word_initializer": "random",
             "output_bias_initializer": "zeros",
             "near_identity": NearIdentityConfig(),
+            "positional_heads": PositionalHeadsConfig(),
         }
     },
     "published start": {"model": {"initializer": "published"}},

@@ -54,6 +54,9 @@ WORDS = ("model.word_initializer=cooccurrence", BIAS)
 HEAD, OUTPUTS = "model.near_identity.head=True", "model.near_identity.feed_forward="
 IDENTITY = (HEAD, f"{OUTPUTS}0.1")
 COUNTED = (*FOUR, *WORDS, *IDENTITY)
+UNREAD, PMI = "model.positional_heads.unread=", "model.positional_heads.pmi="
+ATTENTION = "model.near_identity.attention=0.1"
+WHOLE = (*COUNTED, "model.cooccurrence.window=2", ATTENTION, f"{UNREAD}0.0", f"{PMI}3.0")
 Variants = dict[str, tuple[str, ...]]
 
 
@@ -141,6 +144,17 @@ TABLES: dict[str, Variants] = {
         "outputs 0.3": (*COUNTED, f"{OUTPUTS}0.3"),
         "attention 0.3": (*COUNTED, "model.near_identity.attention=0.3"),
         "attention 0.1": (*COUNTED, "model.near_identity.attention=0.1"),
+    },
+    "neighbours": {  # with values and outputs of heads from the PMI at their offsets
+        "all": WHOLE,
+        "without PMI": (*WHOLE, f"{PMI}0.0"),
+        "without PMI, whole position table": (*WHOLE, f"{PMI}0.0", f"{UNREAD}1.0"),
+        "whole position table": (*WHOLE, f"{UNREAD}1.0"),
+        "attention as random": (*WHOLE, "model.near_identity.attention=1.0"),
+        "PMI 1": (*WHOLE, f"{PMI}1.0"),
+        "PMI 6": (*WHOLE, f"{PMI}6.0"),
+        "window 4": (*WHOLE, "model.cooccurrence.window=4"),
+        "random": FOUR,
     },
     "vectors": {  # from models of learning_starts.py
         "all three": COUNTED,

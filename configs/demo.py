@@ -9,21 +9,17 @@ thousands of steps.
 
 from ml_collections import ConfigDict
 
+from bert_jax.config.defaults import COUNTED_START
 from bert_jax.configs import tiny
 
 
 def get_config() -> ConfigDict:
     config = tiny.get_config()
+    config.update_from_flattened_dict(COUNTED_START)
     config.log_every_steps = 25
     config.model.num_attention_heads = 4  # tokens at -1, +1, -2, +2
     config.model.max_position_embeddings = 128
     config.model.initializer_range = 0.08  # 1/sqrt(width); 0.02 learns far more slowly at first
-    config.model.initializer = "positional_heads"
-    config.model.word_initializer = "cooccurrence"  # docs/learning.md has what each is worth
-    config.model.output_bias_initializer = "frequencies"
-    config.model.cooccurrence.window = 2
-    config.model.near_identity.head = True
-    config.model.near_identity.feed_forward = 0.1
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
     config.phases[0].steps = 800

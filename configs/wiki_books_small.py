@@ -14,11 +14,13 @@ well: 130 minutes, held-out MLM loss 4.59 (unigram baseline: 7.00), next-sentenc
 
 from ml_collections import ConfigDict
 
+from bert_jax.config.defaults import COUNTED_START
 from bert_jax.configs import tiny
 
 
 def get_config() -> ConfigDict:
     config = tiny.get_config()
+    config.update_from_flattened_dict(COUNTED_START)
     config.log_every_steps = 20
     config.model.hidden_size = 256
     config.model.num_hidden_layers = 4
@@ -27,7 +29,6 @@ def get_config() -> ConfigDict:
     )
     config.model.intermediate_size = 1024
     config.model.initializer_range = 0.06  # 1/sqrt(width); 0.02 learns far more slowly at first
-    config.model.initializer = "positional_heads"
     config.model.hidden_dropout_prob = 0.0  # no text is seen twice in a short run
     config.model.attention_probs_dropout_prob = 0.0
     config.phases[0].steps = 4000

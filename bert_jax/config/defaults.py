@@ -16,6 +16,19 @@ ARCHITECTURE: Final = (
     "layout",
 )  # fmt: skip
 
+# A start that is counted in the store, with which small models learn at once: docs/learning.md.
+COUNTED_START: Final = {
+    "model.initializer": "positional_heads",
+    "model.positional_heads.pmi": 3.0,
+    "model.positional_heads.unread": 0.0,
+    "model.word_initializer": "cooccurrence",
+    "model.output_bias_initializer": "frequencies",
+    "model.cooccurrence.window": 2,
+    "model.near_identity.head": True,
+    "model.near_identity.feed_forward": 0.1,
+    "model.near_identity.attention": 0.1,
+}
+
 
 def defaults() -> ConfigDict:
     """Every setting of `Config` with its default; `model.vocab_size` is None: that of the store."""

@@ -106,6 +106,11 @@ class ModelConfig:
 
     def _check_positional_heads(self) -> None:
         where = 'config.model.initializer="positional_heads"'
+        if self.positional_heads.pmi and self.word_initializer != "cooccurrence":
+            raise UserError(
+                f"config.model.positional_heads.pmi={self.positional_heads.pmi} needs vectors of "
+                'words; set config.model.word_initializer="cooccurrence", or pmi to 0'
+            )
         farthest = max(map(abs, self.head_offsets))
         if self.position != "learned":
             raise UserError(

@@ -42,6 +42,23 @@ def sinusoids(positions: int, hidden_size: int, std: float) -> np.ndarray:
     return std * 2**0.5 * table
 
 
+def position_table(config: ModelConfig) -> np.ndarray:
+    """Returns the position table of a model with positional heads, [positions, H]: sinusoids, the
+    pairs that no head reads `unread` times as large."""
+    start = config.positional_heads
+    std = start.table * config.initializer_range
+    table = sinusoids(config.max_position_embeddings, config.hidden_size, std)
+    pairs = np.full(config.hidden_size // 2, start.unread)
+    pairs[_read_pairs(config.hidden_size, config.head_dim)] = 1
+    table[:, : 2 * len(pairs)] *= np.tile(pairs, 2)
+    return table
+
+
+def _read_pairs(hidden_size: int, head_dim: int) -> np.ndarray:
+    """Returns the pairs that a head reads, each head the same."""
+    return np.linspace(0, hidden_size // 2 - 1, head_dim // 2).astype(int)
+
+
 def guided_kernels(hidden_size: int, head_dim: int, offsets: Sequence[int]) -> np.ndarray:
     """Returns query and key kernels [H, 2, A, D] with which head a attends to offset offsets[a].
 
@@ -49,7 +66,7 @@ def guided_kernels(hidden_size: int, head_dim: int, offsets: Sequence[int]) -> n
     number.
     """
     half, pairs = hidden_size // 2, head_dim // 2
-    chosen = np.linspace(0, half - 1, pairs).astype(int)  # the pairs that a head reads
+    chosen = _read_pairs(hidden_size, head_dim)
     kernels = np.zeros((hidden_size, 2, len(offsets), head_dim))
     for head, offset in enumerate(offsets):
         angle = frequencies(hidden_size)[chosen] * offset
@@ -66,9 +83,7 @@ def guide(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     start = config.positional_heads
     params = jax.tree.map(lambda x: x, params)  # new dicts
     embeddings, layers = params["encoder"]["embeddings"], params["encoder"]["layers"]
-    std = start.table * config.initializer_range
-    table = sinusoids(config.max_position_embeddings, config.hidden_size, std)
-    embeddings["position"] = jnp.asarray(table, jnp.float32)
+    embeddings["position"] = jnp.asarray(position_table(config), jnp.float32)
     guided = guided_kernels(config.hidden_size, config.head_dim, config.head_offsets)
     kernel = layers["attention"]["qkv"]["kernel"]  # [L, H, 3, A, D]
     place = np.s_[: start.layers, :, :2]
@@ -80,12 +95,15 @@ def guide(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
 def _size(config: ModelConfig) -> float:
     """Returns the factor of guided kernels for which q · k / sqrt(D) peaks at `sharpness`.
 
-    The sum of word, type and position embeddings is normalized to unit variance. Positions have
-    `share` of it, so a (sine, cosine) pair has the squared size 2·share.
+    The sum of word, type and position embeddings is normalized to unit variance. If each pair were
+    as large as those that are read, positions would have `share` of it, and a (sine, cosine) pair
+    the squared size 2·share.
     """
-    positions = config.positional_heads.table**2
-    share = positions / (positions + 2 * TRUNCATED**2)
-    pairs = config.head_dim // 2
+    start, pairs = config.positional_heads, config.head_dim // 2
+    positions = start.table**2
+    read = pairs / (config.hidden_size // 2)
+    mean = positions * (read + (1 - read) * start.unread**2) if start.unread < 1 else positions
+    share = positions / (mean + 2 * TRUNCATED**2)
     return (
         float(config.positional_heads.sharpness * config.head_dim**0.5 / (2 * share * pairs)) ** 0.5
     )

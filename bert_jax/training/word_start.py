@@ -5,8 +5,10 @@
 entries seen fewer than three times, keep random values.
 `config.model.output_bias_initializer = "frequencies"`: log (n + 1) of the n occurrences of each
 entry, less the mean over all entries, so that the first prediction is nearly the unigram one.
+`config.model.positional_heads.pmi > 0`: values and outputs of the heads of the first layer are the
+maps of data_pipeline/analysis/neighbor_maps.py at the offset to which each head attends.
 
-Process 0 computes both before the first step and writes them to word_start.npz in the workdir,
+Process 0 computes all before the first step and writes them to word_start.npz in the workdir,
 which all processes read; a run that is started again before its first checkpoint reads them, too.
 """
 
@@ -15,7 +17,7 @@ import io
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +25,14 @@ import numpy as np
 
 from bert_jax.checkpoint.fingerprint import path_of
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences
+from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences, window_weights
+from bert_jax.data_pipeline.analysis.neighbor_maps import neighbor_maps
 from bert_jax.data_pipeline.analysis.word_vectors import RAREST, spectral_vectors
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build.workers import available_cores
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StorageError
-from bert_jax.model.positional_heads import TRUNCATED
+from bert_jax.model.positional_heads import TRUNCATED, position_table
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.runtime.console import elapsed
@@ -41,15 +44,21 @@ from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir
 
 MOST_TOKENS: Final = 300_000_000  # of a larger store, evenly spread documents are counted
-WORDS, BIAS = "words", "bias"  # names of the arrays
+WORDS, BIAS, VALUES, OUTPUTS = "words", "bias", "values", "outputs"  # names of the arrays
 _TABLE: Final = ("encoder", "embeddings", "word")
+_ATTENTION: Final = "params/encoder/layers/attention"
 Arrays = Mapping[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]  # values, and which of them are taken
 
 
 def is_counted(model: ModelConfig) -> bool:
     """Returns whether a model starts from counts of its store."""
-    return (model.word_initializer, model.output_bias_initializer) != ("random", "zeros")
+    counted = (model.word_initializer, model.output_bias_initializer) != ("random", "zeros")
+    return counted or has_neighbor_maps(model)
+
+
+def has_neighbor_maps(model: ModelConfig) -> bool:
+    return model.initializer == "positional_heads" and model.positional_heads.pmi > 0
 
 
 def start_words(
@@ -65,7 +74,15 @@ def start_words(
         arrays = count_words(model, store)
         return arrays, _line(model, store, arrays)
 
-    about = {"words": model.word_initializer, "bias": model.output_bias_initializer}
+    about: dict[str, object] = {
+        "words": model.word_initializer,
+        "bias": model.output_bias_initializer,
+    }
+    if has_neighbor_maps(model):
+        about["heads"] = [
+            [dataclasses.asdict(model.positional_heads), model.initializer_range],
+            [model.num_attention_heads, model.max_position_embeddings],
+        ]
     key = key_of(model, store, about)
     return _with(state, shared_arrays(key, count, store, workdir, peers), config)
 
@@ -106,11 +123,14 @@ def shared_arrays(
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
-    """Returns what the words of a model start from: "words", float32 [V, H], rows of length 1, or
-    zeros for those that stay random, and "bias", float32 [V]; each only if the model takes it."""
+    """Returns what a model starts from, each only if the model takes it: "words", float32 [V, H],
+    rows of length 1, or zeros for those that stay random; "bias", float32 [V]; "values", float32
+    [A, H, D], and "outputs", float32 [A, D, H], of the heads of the first layer."""
     arrays = dict[str, np.ndarray]()
     if model.word_initializer == "cooccurrence" and store.vocab_size >= model.hidden_size:
         arrays[WORDS] = word_vectors(model, store)
+        if has_neighbor_maps(model):
+            arrays[VALUES], arrays[OUTPUTS] = _head_maps(model, store, arrays[WORDS])
     if model.output_bias_initializer == "frequencies":
         logs = np.log(store.train.token_counts + 1.0)
         arrays[BIAS] = (logs - logs.mean()).astype(np.float32)
@@ -122,10 +142,42 @@ def word_vectors(model: ModelConfig, store: TokenStore) -> np.ndarray:
     float32 [V, H], rows of length 1; zeros for special tokens and rare entries."""
     about = model.cooccurrence
     with ThreadPoolExecutor(available_cores()) as pool:
-        found = count_cooccurrences(store.train, store.vocab_size, about.window, pool, MOST_TOKENS)
+        found = count_cooccurrences(
+            store.train, store.vocab_size, window_weights(about.window), pool, MOST_TOKENS
+        )
         words = spectral_vectors(found, model.hidden_size, about.smoothing, about.exponent, pool)
     words[list(store.special)] = 0
     return words
+
+
+def _head_maps(
+    model: ModelConfig, store: TokenStore, vectors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns values and outputs of the heads of the first layer, from words of these directions.
+
+    The input of the layer is the sum of the embeddings of words, positions and types, normalized.
+    """
+    words, table = _row_length(model) * vectors, position_table(model)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        values, outputs = neighbor_maps(
+            store.train,
+            words,
+            np.cov(table.T, bias=True),
+            model.head_offsets,
+            model.head_dim,
+            model.cooccurrence.smoothing,
+            MOST_TOKENS,
+            pool,
+        )
+    variance = np.mean(words[words.any(axis=1)] ** 2) + np.mean(table**2)
+    variance += (TRUNCATED * model.initializer_range) ** 2  # of types
+    root = np.float32((model.positional_heads.pmi * variance**0.5) ** 0.5)
+    return root * values, root * outputs
+
+
+def _row_length(model: ModelConfig) -> np.float32:
+    """Returns the length that a random row of the table of words has on average."""
+    return np.float32(TRUNCATED * model.initializer_range * model.hidden_size**0.5)
 
 
 def _computed(
@@ -159,6 +211,8 @@ def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
             f"words start from random values: {store.vocab_size:,} entries have no vectors of "
             f"{model.hidden_size:,} dimensions"
         )
+    if VALUES in arrays:
+        parts.append("heads of the first layer: PMI at their offsets")
     if BIAS in arrays:
         parts.append("output bias: log frequencies")
     return "; ".join(parts)
@@ -200,13 +254,31 @@ def _with(state: State, arrays: Arrays, config: Config) -> State:
     model, given = config.model, dict[str, Rows]()
     table, *biases = entry_paths(config)
     if WORDS in arrays:
-        # The length that a random row has on average.
-        length = TRUNCATED * model.initializer_range * model.hidden_size**0.5
-        words = np.float32(length) * arrays[WORDS]
+        words = _row_length(model) * arrays[WORDS]
         given[table] = words, np.any(words, axis=1)
     if BIAS in arrays:
         given |= dict.fromkeys(biases, (arrays[BIAS], np.ones(len(arrays[BIAS]), bool)))
-    return with_rows(state, given)
+    state = with_rows(state, given)
+    return _with_maps(state, arrays[VALUES], arrays[OUTPUTS]) if VALUES in arrays else state
+
+
+def _with_maps(state: State, values: np.ndarray, outputs: np.ndarray) -> State:
+    """Returns the state with values and outputs of the heads of the first layer."""
+
+    def replaced(path: tuple, leaf: jax.Array) -> jax.Array:
+        match path_of(path).removeprefix(_ATTENTION):
+            case "/qkv/kernel":  # [L, H, 3, A, D]
+                return _set(leaf, np.s_[0, :, 2], values.swapaxes(0, 1))
+            case "/output/kernel":  # [L, A, D, H]
+                return _set(leaf, np.s_[0], outputs)
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(replaced, state)
+
+
+def _set(leaf: jax.Array, place: Any, part: np.ndarray) -> jax.Array:
+    """Returns a leaf with another part, sharded as before."""
+    return jax.jit(lambda whole: whole.at[place].set(part), out_shardings=leaf.sharding)(leaf)
 
 
 def entry_paths(config: Config) -> list[str]:

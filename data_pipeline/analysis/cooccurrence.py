@@ -1,12 +1,14 @@
 """Co-occurrence counts: how often two entries of the vocabulary stand near each other.
 
-    C[a, b] = sum over the pairs of an a and a b, o tokens apart, of 1/o, for o = 1 ... window
+    C[a, b] = sum over the pairs of an a and a b that stands o tokens after it, of the weight of o
 
-Windows cross the ends of sentences, never those of documents. The sums are taken in the order of
-the text, in float64, one row by one thread, so they do not depend on the number of threads.
+with the weights 1/|o| for o = -window ... window, or others. Windows cross the ends of sentences,
+never those of documents. The sums are taken in the order of the text, in float64, one row by one
+thread, so they do not depend on the number of threads.
 """
 
 import itertools
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,7 +23,7 @@ _BLOCKS = 256  # of rows, each with about as many tokens: what one thread does a
 
 @dataclass(frozen=True)
 class Cooccurrences:
-    """A symmetric sparse matrix [V, V], by rows.
+    """A sparse matrix [V, V], by rows; symmetric if offsets o and -o weigh the same.
 
     Attributes:
         counts: of each entry in the text that was read, int64 [V].
@@ -38,15 +40,24 @@ class Cooccurrences:
     sums: np.ndarray
 
 
+def window_weights(window: int) -> dict[int, float]:
+    """Returns the weights of the offsets of a window of so many tokens on each side."""
+    return {offset: 1.0 / abs(offset) for offset in range(-window, window + 1) if offset}
+
+
 def count_cooccurrences(
-    split: Split, vocab_size: int, window: int, pool: ThreadPoolExecutor, most_tokens: int
+    split: Split,
+    vocab_size: int,
+    weights: Mapping[int, float],
+    pool: ThreadPoolExecutor,
+    most_tokens: int,
 ) -> Cooccurrences:
     """Returns the co-occurrences in a split.
 
     Memory: 8 bytes per token, and up to 16 per non-zero element.
 
     Args:
-        window: tokens on each side.
+        weights: offset in tokens -> what a pair at this offset counts.
         most_tokens: from a larger split, evenly spread documents with at most this many tokens are
             read.
     """
@@ -57,13 +68,18 @@ def count_cooccurrences(
     cuts = np.searchsorted(starts, np.linspace(0, starts[-1], _BLOCKS + 1)[1:-1])
     bounds = np.unique([0, *cuts, vocab_size])
 
+    farthest = max(map(abs, weights))
+    by_side = np.zeros((2, farthest + 1))  # before, after
+    for offset, weight in weights.items():
+        by_side[int(offset > 0), abs(offset)] = weight
+
     def rows(block: tuple[int, int]) -> tuple[np.ndarray, ...]:
-        return _rows(text, places, starts, *block, window)
+        return _rows(text, places, starts, *block, by_side)
 
     blocks = [*pool.map(rows, itertools.pairwise(bounds))]
-    sizes, others, weights, sums = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    sizes, others, found, sums = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Cooccurrences(counts, offsets, others, weights, sums)
+    return Cooccurrences(counts, offsets, others, found, sums)
 
 
 @compiled
@@ -104,29 +120,33 @@ def _by_entry(text, vocab_size):
 
 
 @compiled
-def _rows(text, places, starts, first, last, window):
+def _rows(text, places, starts, first, last, by_side):
     """Returns of the rows first ... last - 1 their sizes, columns, values and sums."""
     vocab_size = len(starts) - 1
+    counted = np.count_nonzero(by_side)
     room = np.int64(0)
     for a in range(first, last):
-        room += min(vocab_size, 2 * window * (starts[a + 1] - starts[a]))
+        room += min(vocab_size, counted * (starts[a + 1] - starts[a]))
     others, weights = np.empty(room, np.int32), np.empty(room, np.float32)
     sizes, sums = np.zeros(last - first, np.int64), np.zeros(last - first, np.float64)
     row, used = np.zeros(vocab_size, np.float64), np.int64(0)
     for a in range(first, last):
         begin = used
         for k in range(starts[a], starts[a + 1]):
-            for step in (-1, 1):
+            for side in range(2):
                 at = np.int64(places[k])
-                for offset in range(1, window + 1):
-                    at += step
+                for offset in range(1, by_side.shape[1]):
+                    at += 2 * side - 1
                     b = text[at]
                     if b < 0:
                         break
+                    weight = by_side[side, offset]
+                    if weight == 0:
+                        continue
                     if row[b] == 0:
                         others[used] = b
                         used += 1
-                    row[b] += 1.0 / offset
+                    row[b] += weight
         others[begin:used].sort()
         for k in range(begin, used):
             b = others[k]

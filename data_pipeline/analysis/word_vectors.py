@@ -27,7 +27,7 @@ import threadpoolctl
 from bert_jax.data_pipeline.analysis.cooccurrence import Cooccurrences
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
-_Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets, columns and values of a sparse matrix
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets, columns and values of a sparse matrix
 
 RAREST: Final = 3  # occurrences of an entry that gets a vector
 _MORE: Final = 32  # columns that are computed beyond the width
@@ -54,10 +54,10 @@ def spectral_vectors(
     return np.where(known, x / np.where(known, lengths, 1), 0).astype(np.float32)
 
 
-class _Matrix:
+class SparseMatrix:
     """A sparse matrix, whose product with a dense one all threads of a pool compute, by rows."""
 
-    def __init__(self, rows: _Rows, pool: ThreadPoolExecutor):
+    def __init__(self, rows: Rows, pool: ThreadPoolExecutor):
         offsets, others, values = rows
         self.size = size = len(offsets) - 1
         whole = scipy.sparse.csr_array((values, others, offsets), shape=(size, size))
@@ -70,20 +70,35 @@ class _Matrix:
         return np.concatenate([*self._pool.map(lambda block: block @ x, self._blocks)])
 
 
-def _information(found: Cooccurrences, smoothing: float) -> tuple[_Rows, _Rows]:
+def positive_information(found: Cooccurrences, contexts: np.ndarray, smoothing: float) -> Rows:
+    """Returns the positive pointwise mutual information of the rows with the columns, whose sums
+    are `contexts`, [V]."""
+    rows, columns = _logs(found.sums), _smoothed(contexts, smoothing)
+    return _positive(found.offsets, found.others, found.weights, rows, columns)
+
+
+def _information(found: Cooccurrences, smoothing: float) -> tuple[Rows, Rows]:
     """Returns M and its transpose, by rows. C is symmetric, so its rows suffice for both."""
-    sums = np.maximum(found.sums, np.finfo(np.float64).tiny)  # of entries near nothing
-    rows, total = np.log(sums), np.where(found.sums > 0, sums**smoothing, 0).sum()
-    contexts = smoothing * rows - np.log(total or 1)
     place = found.offsets, found.others, found.weights
-    return _positive(*place, rows, contexts), _positive(*place, contexts, rows)
+    transposed = _positive(*place, _smoothed(found.sums, smoothing), _logs(found.sums))
+    return positive_information(found, found.sums, smoothing), transposed
+
+
+def _logs(sums: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(sums, np.finfo(np.float64).tiny))  # of entries near nothing
+
+
+def _smoothed(sums: np.ndarray, smoothing: float) -> np.ndarray:
+    """Returns the logarithms of c."""
+    total = np.where(sums > 0, sums**smoothing, 0).sum()
+    return smoothing * _logs(sums) - np.log(total or 1)
 
 
 def _decompose(
-    rows: _Rows, rows_of_transposed: _Rows, width: int, pool: ThreadPoolExecutor
+    rows: Rows, rows_of_transposed: Rows, width: int, pool: ThreadPoolExecutor
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first left singular vectors, float32 [V, width], and values, float32 [width]."""
-    matrix, transposed = _Matrix(rows, pool), _Matrix(rows_of_transposed, pool)
+    matrix, transposed = SparseMatrix(rows, pool), SparseMatrix(rows_of_transposed, pool)
     random, shift = np.random.Generator(np.random.PCG64(0)), np.float32(0)
     columns = min(width + _MORE, matrix.size)
     q, _ = np.linalg.qr(matrix @ random.standard_normal((matrix.size, columns), np.float32))

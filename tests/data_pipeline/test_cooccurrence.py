@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.analysis import cooccurrence
-from bert_jax.data_pipeline.analysis.cooccurrence import Cooccurrences, count_cooccurrences
+from bert_jax.data_pipeline.analysis.cooccurrence import (
+    Cooccurrences,
+    count_cooccurrences,
+    window_weights,
+)
 
 IDS = 9
 SENTENCES = st.lists(st.lists(st.integers(0, IDS - 1), min_size=1, max_size=6), min_size=1)
@@ -22,7 +26,7 @@ def counted(
 ) -> Cooccurrences:
     split = make_split("train", documents, IDS)
     with ThreadPoolExecutor(threads) as pool:
-        return count_cooccurrences(split, IDS, window, pool, most)
+        return count_cooccurrences(split, IDS, window_weights(window), pool, most)
 
 
 def dense(found: Cooccurrences) -> np.ndarray:

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.analysis import word_vectors
-from bert_jax.data_pipeline.analysis.cooccurrence import Cooccurrences, count_cooccurrences
+from bert_jax.data_pipeline.analysis.cooccurrence import (
+    Cooccurrences,
+    count_cooccurrences,
+    window_weights,
+)
 from bert_jax.data_pipeline.analysis.word_vectors import spectral_vectors
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store_build.build import build_store
@@ -31,7 +35,7 @@ def found() -> Cooccurrences:
     documents += [StoredDocument([[IDS - 2, 0, 1]])] * 2 + [StoredDocument([[IDS - 1]])] * 9
     split = make_split("train", documents, IDS)
     with ThreadPoolExecutor(2) as pool:
-        return count_cooccurrences(split, IDS, 4, pool, 10**6)
+        return count_cooccurrences(split, IDS, window_weights(4), pool, 10**6)
 
 
 def vectors(found: Cooccurrences, width: int, threads: int = 2, **settings: float) -> np.ndarray:
@@ -84,7 +88,7 @@ def test_the_number_of_threads_changes_no_bit(found, threads, monkeypatch) -> No
 def test_any_text_has_finite_vectors_of_any_width(texts) -> None:
     split = make_split("train", [StoredDocument([text]) for text in texts], 8)
     with ThreadPoolExecutor(1) as pool:
-        found = count_cooccurrences(split, 8, 2, pool, 10**6)
+        found = count_cooccurrences(split, 8, window_weights(2), pool, 10**6)
     for width in (1, 8):
         x = vectors(found, width, 1)
         assert x.shape == (8, width)
@@ -98,7 +102,7 @@ def test_real_text_keeps_the_energy_of_scipys_decomposition(real_data, tmp_path)
     source = parse_source(f"dump:{real_data}/wikipedia/enwiki-pages-articles-fragment.xml.bz2")
     store = build_store([source], tokenizer, tmp_path / "store")
     with ThreadPoolExecutor(2) as pool:
-        found = count_cooccurrences(store.train, store.vocab_size, 4, pool, 10**7)
+        found = count_cooccurrences(store.train, store.vocab_size, window_weights(4), pool, 10**7)
         rows, of_transposed = word_vectors._information(found, 0.75)
         _, values = word_vectors._decompose(rows, of_transposed, 128, pool)
     offsets, others, elements = rows

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.starts import PositionalHeadsConfig
 from bert_jax.errors import UserError
+from bert_jax.model import positional_heads
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING
 from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
@@ -49,11 +51,24 @@ def first_attention(config: ModelConfig) -> np.ndarray:
     return np.asarray(jax.nn.softmax(jnp.einsum("aid,ajd->aij", query, key) / config.head_dim**0.5))
 
 
+def test_what_no_head_reads_of_the_table_can_be_left_out() -> None:
+    whole, part = (
+        positional_heads.position_table(
+            model(positional_heads=PositionalHeadsConfig(unread=unread))
+        )
+        for unread in (1.0, 0.0)
+    )
+    read = part.any(axis=0)
+    assert read.sum() == 64  # of 128 dimensions: each head has 32 pairs
+    np.testing.assert_array_equal(part[:, read], whole[:, read])
+
+
 def share_at(probabilities: np.ndarray, offset: int) -> float:
     """The mean attention [S, S] on the token `offset` places away, where there is one."""
     return float(np.diagonal(probabilities, offset).mean())
 
 
+@pytest.mark.parametrize("unread", [1.0, 0.0])
 @pytest.mark.parametrize(
     ("hidden", "heads"),
     [
@@ -62,8 +77,11 @@ def share_at(probabilities: np.ndarray, offset: int) -> float:
         pytest.param(130, 2, marks=pytest.mark.slow),
     ],
 )
-def test_each_head_of_the_first_layer_attends_to_its_neighbour(hidden: int, heads: int) -> None:
-    attention = first_attention(model(hidden, heads))
+def test_each_head_of_the_first_layer_attends_to_its_neighbour(
+    hidden: int, heads: int, unread: float
+) -> None:
+    start = PositionalHeadsConfig(unread=unread)
+    attention = first_attention(model(hidden, heads, positional_heads=start))
     for head, offset in enumerate(model(hidden, heads).head_offsets):
         assert share_at(attention[head], offset) > 0.3, offset
         others = {o: share_at(attention[head], o) for o in range(-8, 9)}

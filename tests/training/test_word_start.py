@@ -16,7 +16,7 @@ from stores import StoredDocument, write_store
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import StoppedError
+from bert_jax.errors import StoppedError, UserError
 from bert_jax.exit_codes import LOST
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop, word_start
@@ -76,6 +76,27 @@ def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, random
     np.testing.assert_allclose(words[special:] / lengths[:, None], vectors, atol=1e-6)
     logs = np.log(store.train.token_counts + 1)
     np.testing.assert_allclose(found[BIAS], logs - logs.mean(), atol=1e-6)
+
+
+def test_heads_of_the_first_layer_start_from_counts(store, tmp_path) -> None:
+    guided = COUNTED | {"model.initializer": "positional_heads"}
+    without = start(unmoved(store, **guided), tmp_path / "without")
+    config = unmoved(store, **guided, model__positional_heads__pmi=2.0)
+    found = start(config, tmp_path / "with")
+    arrays = word_start.count_words(config.model, store)
+    layer = "bert.encoder.layer.0.attention"
+    value, output = f"{layer}.self.value.weight", f"{layer}.output.dense.weight"
+    for name in without:
+        if name not in (value, output):
+            np.testing.assert_array_equal(found[name], without[name], err_msg=name)
+    width = config.model.hidden_size
+    np.testing.assert_array_equal(found[value].T.reshape(width, -1), np.hstack(arrays["values"]))
+    np.testing.assert_array_equal(found[output].T, np.vstack(arrays["outputs"]))
+
+
+def test_maps_of_neighbours_need_vectors_of_words(store) -> None:
+    with pytest.raises(UserError, match=r"positional_heads\.pmi=1.0 needs vectors of words"):
+        unmoved(store, model__initializer="positional_heads", model__positional_heads__pmi=1.0)
 
 
 def test_rare_entries_keep_their_random_values(random, tmp_path) -> None:
@@ -196,7 +217,9 @@ def test_a_start_changes_no_program(store) -> None:
 @pytest.mark.processes
 def test_processes_buckets_and_kills_change_no_bit(store, tmp_path, monkeypatch) -> None:
     config = deep_config(store, steps=4).replace(
-        COUNTED | {"model.initializer": "positional_heads", "model.max_position_embeddings": 64}
+        COUNTED
+        | {"model.initializer": "positional_heads", "model.max_position_embeddings": 64}
+        | {"model.positional_heads.pmi": 3.0, "model.positional_heads.unread": 0.0}
     )
     one, bucket = tmp_path / "one", "gs://bucket/counted"
     run(config, one, tmp_path, processes=1)
