@@ -1,44 +1,84 @@
-"""`bert-jax` in processes that a benchmark waits for, and the time that they take."""
+"""`bert-jax` in processes that a benchmark waits for, several at once, and the time they take."""
 
 import contextlib
 import datetime
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import harness
 
+J, T = TypeVar("J"), TypeVar("T")
 CORES = 2  # that a run with a clock is kept to
+ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}  # environment of a run on one
 
 
 def run_command(
-    words: Sequence[str], log: Path, each_second: Callable[[], None] = lambda: None
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    each_second: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs `bert-jax`, its output added to a file; ends the program with its error if it fails.
 
-    A signal to end is left to the command, which may save first.
+    A signal to end is left to the command, which may save first, if the main thread waits for it.
     """
+    in_main = threading.current_thread() is threading.main_thread()
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "bert_jax", *words]
     with log.open("a") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream)
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, env={**os.environ, **(environment or {})}
+        )
+        if in_main:
+            before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         code = None
         while code is None:
             # A terminal sends Ctrl-C to the command as well.
             with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 code = process.wait(1)
             each_second()
-        signal.signal(signal.SIGTERM, before)
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
     if code:
         last = log.read_text().strip().splitlines()[-1:]
         harness.fail(f"bert-jax {words[0]} ended with code {code}, see {log}: {''.join(last)}")
+
+
+def run_each(work: Callable[[J], T], jobs: Sequence[J], at_once: int) -> Iterator[T]:
+    """Yields what each job gives, in their order; `at_once` above 1: in threads, of which each, and
+    what it starts, has a core of its own. Ends the program if there are fewer cores."""
+    if at_once == 1:
+        yield from map(work, jobs)
+        return
+    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    if hasattr(os, "sched_setaffinity"):
+        own = sorted(os.sched_getaffinity(0))
+        if at_once > len(own):
+            harness.fail(f"--at_once={at_once}: there are {len(own)} cores")
+        for core in own:
+            cores.put(core)
+
+    def take_core() -> None:
+        if not cores.empty():
+            os.sched_setaffinity(0, [cores.get()])
+
+    with ThreadPoolExecutor(at_once, initializer=take_core) as pool:
+        futures = [pool.submit(work, job) for job in jobs]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:  # one has failed
+            pool.shutdown(cancel_futures=True)
 
 
 class Clock:
@@ -96,7 +136,7 @@ class Clock:
             self.save()
 
         if not is_done():
-            run_command(words, self.path.with_name(f"{stage}.log"), tick)
+            run_command(words, self.path.with_name(f"{stage}.log"), each_second=tick)
         print(f"# {stage}: {self.seconds.get(stage, 0.0):.0f} s", flush=True)
 
 

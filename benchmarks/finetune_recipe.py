@@ -56,11 +56,8 @@ def main() -> None:
     }
     found: dict[tuple[str, int | None, Recipe], list[float]] = {}
     finished = task_runs.run_all(list(jobs.values()), options.out, options.at_once)
-    for (model, count, recipe, _), (made, run, seconds) in zip(jobs, finished, strict=True):
-        accuracy = run.value or 0.0
-        found.setdefault((model, count, recipe), []).append(accuracy)
-        harness.record(run=made.name, seconds=seconds, accuracy=accuracy)
-        print(f"# {made.name}: accuracy {accuracy:.4f}, {seconds:.0f} s", flush=True)
+    for (model, count, recipe, _), run in zip(jobs, finished, strict=True):
+        found.setdefault((model, count, recipe), []).append(run.value or 0.0)
     print(table(models, rows, recipes, {key: statistics.mean(x) for key, x in found.items()}))
 
 
@@ -171,8 +168,7 @@ def table(
         for model, of in scores.items()
         for rate, steps in [max(of, key=of.__getitem__)]
     ]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return "\n".join(["", text, "", *best, "", f"{harness.machine('jax')}."])
+    return "\n".join(["", task_runs.table(lines), "", *best, "", f"{harness.machine('jax')}."])
 
 
 if __name__ == "__main__":

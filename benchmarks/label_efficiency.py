@@ -106,11 +106,8 @@ def measure(options: argparse.Namespace, name: str) -> list[Point]:
         for start, flags in starts(options, point.rows).items()
     ]
     finished = task_runs.run_all([each for _, _, each in planned], options.out, options.at_once)
-    for (point, start, _), (made, run, seconds) in zip(planned, finished, strict=True):
+    for (point, start, _), run in zip(planned, finished, strict=True):
         point.runs.setdefault(start, []).append(run)
-        harness.record(run=made.name, seconds=seconds, **{run.metric: run.value})
-        said = f"# {made.name}: {run.metric} {task_runs.shown(run.value)}"
-        print(f"{said}, {seconds:.0f} s", flush=True)
     for point in points:
         found = [task_runs.baselines(task) for task in point.draws]
         point.runs.update({one: [each[one] for each in found] for one in found[0]})
@@ -150,9 +147,8 @@ def table(name: str, points: Sequence[Point]) -> str:
             lines.append(
                 [task_runs.said(point.rows), start, *map(task_runs.shown, values), median, against]
             )
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     said = f"{len(labels):,} held-out examples; {first.fill} of positions are real"
-    return f"\n{text}\n\n{said}. {harness.machine('jax')}.\n"
+    return f"\n{task_runs.table(lines)}\n\n{said}. {harness.machine('jax')}.\n"
 
 
 def figure(points: Sequence[Point]) -> str:

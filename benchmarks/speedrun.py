@@ -6,11 +6,11 @@
 
 Needs the [finetune] extra and Linux. `--data` (default: $BERT_JAX_REAL_DATA) has wiki (of
 WikiExtractor), books and glue; `--source=`, as of `bert-jax data build`, is text from elsewhere.
-`--sentences` is as in finetune_learning.py.
+`--sentences` is as in label_efficiency.py.
 
 In the budget: vocabulary, token store and `bert-jax pretrain`, with planning, counting, compiling
 and evaluations, on two cores and from an empty cache. Not in it: measuring. The model is fine-tuned
-with one recipe on 4,000 rows of each task, in `--seeds` runs. docs/speedrun.md has the rules.
+with `glue_small` on 4,000 rows of each task, in `--seeds` runs. docs/speedrun.md has the rules.
 
 Everything is kept in `--out`, also the time that was used, so the same command continues after an
 interruption. A run of 20 or 60 minutes with all tasks is appended to docs/speedrun.md; others are
@@ -18,20 +18,17 @@ printed only.
 """
 
 import argparse
-import dataclasses
 import hashlib
-import json
 import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import finetune_learning
 import harness
-import numpy as np
+import task_runs
 from commands import CORES, Clock, commit, run_command
-from finetune_learning import Task
+from task_runs import Job, Task
 
 PAGE = harness.ROOT / "docs/speedrun.md"
 BUDGETS = (20, 60)  # minutes, of the table
@@ -40,9 +37,7 @@ OVER = 1.05  # a run that took more of its budget is not appended
 CONFIG, ENTRIES = "wiki_books_small", 30522
 TASKS = {"sst2": "SST-2, accuracy", "cola": "CoLA, Matthews", "sentences": "sentences, Pearson"}
 ROWS = 4000  # that each task trains on
-RECIPE = (
-    *finetune_learning.COMMON, "--config.task.epochs=3", "--config.optimizer.learning_rate=3e-4"
-)  # fmt: skip
+RECIPE = "glue_small"  # that each task is fine-tuned with
 HIDDEN, LONGEST, GUESSES = 500, 50, 3  # hidden words, of sentences of at most so many words
 COLUMNS = (
     "minutes", "date", "commit", "processor", "vocabulary + store + model, minutes", "tokens/s",
@@ -73,10 +68,7 @@ def main() -> None:
         asked = {name: getattr(options, name) for name in ("minutes", "config", "vocab_size")}
         request = {**asked, "settings": settings, "text": digest}
         clock = Clock(options.out / "clock.json", request)
-        tasks = [
-            with_fewer_rows(finetune_learning.find_task(options, name), options.out / "rows" / name)
-            for name in names
-        ]
+        tasks = [find_task(options, name) for name in names]
         harness.use_cores(CORES)
         os.environ.update(JAX_PLATFORMS="cpu", BERT_JAX_CACHE=str(options.out / "cache"))
         pretrain(options, settings, sources, clock)
@@ -84,7 +76,8 @@ def main() -> None:
     cells = row(options, settings, clock.record, found)
     harness.record(**dict(zip(COLUMNS, cells, strict=True)))
     print("", *(f"{name}: {cell}" for name, cell in zip(COLUMNS, cells, strict=True)), sep="\n")
-    print(f"\n{line(cells)}\n{append(line(cells), reasons(options, clock.seconds))}")
+    line = task_runs.table([cells])
+    print(f"\n{line}\n{append(line, reasons(options, clock.seconds))}")
 
 
 def check(options: argparse.Namespace, settings: Sequence[str]) -> None:
@@ -109,39 +102,21 @@ def find_text(options: argparse.Namespace) -> tuple[list[str], str]:
     """
     from bert_jax.data_pipeline.sources import find, parse_source
 
-    if not (options.source or options.data):
-        harness.fail("--data is empty and BERT_JAX_REAL_DATA is not set; give the folder, or text")
-    data = Path(options.data or "").resolve()
-    sources = options.source or [f"wikiextractor:{data / 'wiki'}", f"books:{data / 'books'}"]
-    if not (options.source or (data / "wiki").is_dir()):
-        harness.fail(f"--data={data}: no folder wiki; name the text by --source=KIND:PATH")
+    sources = options.source
+    if not sources:
+        data = task_runs.given(options.data).resolve()
+        if not (data / "wiki").is_dir():
+            harness.fail(f"--data={data}: no folder wiki; name the text by --source=KIND:PATH")
+        sources = [f"wikiextractor:{data / 'wiki'}", f"books:{data / 'books'}"]
     files = [file for source in sources for file in find(parse_source(source)).files]
     digests = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
     return sources, hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
 
 
-def with_fewer_rows(task: Task, folder: Path) -> Task:
-    """Returns the task with `ROWS` rows of its training files, always the same ones.
-
-    folder: for its files.
-    """
-    (data,) = (Path(word.split("=", 1)[1]) for word in task.train if ".data=" in word)
-    files = [data]
-    if data.is_dir():
-        files = [file for kind in ("train", "dev") for file in sorted(data.glob(f"*{kind}.tsv"))]
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        lines = file.read_bytes().splitlines(keepends=True)
-        if file.stem.endswith("train"):
-            first = int(task.name != "cola")  # the others have a header
-            if len(lines) < first + ROWS:
-                harness.fail(f"{file}: {len(lines) - first:,} rows; {ROWS:,} are needed")
-            order = np.random.default_rng(0).permutation(np.arange(first, len(lines)))
-            lines = lines[:first] + [lines[i] for i in sorted(order[:ROWS])]
-        (folder / file.name).write_bytes(b"".join(lines))
-    made = folder if data.is_dir() else folder / data.name
-    train = (word.replace(f".data={data}", f".data={made}") for word in task.train)
-    return dataclasses.replace(task, train=tuple(train))
+def find_task(options: argparse.Namespace, name: str) -> Task:
+    """Returns a task with `ROWS` of its training rows, always the same ones."""
+    task = task_runs.find_task(options, name, ROWS, seed=0)
+    return task or harness.fail(f"{name} has fewer than {ROWS:,} rows")
 
 
 def pretrain(
@@ -218,21 +193,18 @@ def measure(out: Path) -> dict[str, Any]:
 
 def fine_tune(options: argparse.Namespace, tasks: Sequence[Task]) -> dict[str, float]:
     """Returns the metric of each task, the median over seeds."""
-    found, run = dict[str, float](), options.out / "run"
+    found, init = dict[str, float](), f"--config.init={options.out / 'run'}"
     for task in tasks:
-        values = []
-        for seed in range(options.seeds):
-            flags = [*RECIPE, *task.train, f"--config.init={run}", f"--config.seed={seed}"]
-            digest = hashlib.sha256("\n".join(flags).encode()).hexdigest()[:8]
-            workdir = options.out / "tasks" / f"{task.name}-{digest}"
-            if not (workdir / "results.json").exists():
-                run_command(["finetune", *flags, f"--workdir={workdir}"], Path(f"{workdir}.log"))
-            results = json.loads((workdir / "results.json").read_text())
-            metric = results["metrics"][0]
-            values.append(results["runs"][0][metric] or 0.0)  # a correlation may not be defined
-            trivial = {name: measured[metric] for name, measured in results["baselines"].items()}
-            print(f"# {task.name}, seed {seed}: {metric} {values[-1]:.4f}; {trivial}", flush=True)
+        jobs = [
+            Job(f"{task.name}-{seed}", RECIPE, task, (init, f"--config.seed={seed}"))
+            for seed in range(options.seeds)
+        ]
+        # A correlation may not be defined.
+        values = [run.value or 0.0 for run in task_runs.run_all(jobs, options.out, at_once=1)]
         found[task.name] = statistics.median(values)
+        trivial = task_runs.baselines(task).items()
+        said = (f"{name} {task_runs.shown(run.value)}" for name, run in trivial)
+        print(f"# {task.name}, without a model: {', '.join(said)}", flush=True)
     return found
 
 
@@ -266,10 +238,6 @@ def row(
         f"{found['documents']} documents ({record['request']['text']})",
         " ".join(f"`{word}`" for word in [*changed, *settings]) or "the recipe",
     ]
-
-
-def line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def reasons(options: argparse.Namespace, seconds: dict[str, float]) -> list[str]:

@@ -11,27 +11,23 @@ bert_jax/ablation/statistics.py. Of one seed, it is over examples only.
 import dataclasses
 import json
 import os
-import queue
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
 import paragraphs
+from commands import ONE_CORE, run_command, run_each
 
 FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE"}  # in glue/
 TASKS = (*FOLDERS, "sentences", "paragraphs")
 SENTENCES = "*_GroundTruth.txt"
 QUESTIONS = "questions/squad-form-80-articles.json"
 RESAMPLES = 1000
-ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,17 +84,15 @@ class Job:
 
 def glue_folder(data: str | None, name: str) -> Path:
     """Returns the folder of a task of GLUE; ends the program if it is not there."""
-    folder = _given(data) / "glue" / FOLDERS[name]
+    folder = given(data) / "glue" / FOLDERS[name]
     if not folder.is_dir():
         harness.fail(f"--data={data}: no folder glue/{FOLDERS[name]}")
     return folder.resolve()
 
 
-def _given(data: str | None) -> Path:
+def given(data: str | None) -> Path:
     if not data:
-        harness.fail(
-            "--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/"
-        )
+        harness.fail("--data is empty and BERT_JAX_REAL_DATA is not set; give the folder")
     return Path(data)
 
 
@@ -110,7 +104,7 @@ def find_task(options: Any, name: str, rows: int | None, seed: int) -> Task | No
     """
     own = options.out.resolve() / "data" / f"{name}-{rows or 'all'}-{seed}"
     if name == "paragraphs":
-        source = _given(options.data) / QUESTIONS
+        source = given(options.data) / QUESTIONS
         if not source.is_file():
             harness.fail(f"--data={options.data}: no {QUESTIONS}")
         paragraphs.write(source, own, rows)
@@ -201,32 +195,17 @@ def random_weights(source: str) -> tuple[str, ...]:
     return (f"--config.task.tokenizer={tokenizer}", *flags)
 
 
-def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[tuple[Job, Run, float]]:
-    """Yields each job with its run and its seconds, in their order; `at_once` above 1: each on a
-    core of its own."""
-    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
-    if at_once > 1 and hasattr(os, "sched_setaffinity"):
-        own = sorted(os.sched_getaffinity(0))
-        if at_once > len(own):
-            harness.fail(f"--at_once={at_once}: there are {len(own)} cores")
-        for core in own:
-            cores.put(core)
+def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[Run]:
+    """Yields the run of each job, in their order, and shows its metric."""
 
-    def take_core() -> None:  # of this thread, and of what it starts
-        if not cores.empty():
-            os.sched_setaffinity(0, [cores.get()])
-
-    def run(job: Job) -> tuple[Job, Run, float]:
+    def run(job: Job) -> tuple[Run, float]:
         start = time.perf_counter()
-        return job, finished(job, out.resolve(), alone=at_once == 1), time.perf_counter() - start
+        return finished(job, out.resolve(), alone=at_once == 1), time.perf_counter() - start
 
-    with ThreadPoolExecutor(at_once, initializer=take_core) as pool:
-        futures = [pool.submit(run, job) for job in jobs]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:  # one has failed
-            pool.shutdown(cancel_futures=True)
+    for job, (made, seconds) in zip(jobs, run_each(run, jobs, at_once), strict=True):
+        harness.record(run=job.name, seconds=seconds, **{made.metric: made.value})
+        print(f"# {job.name}: {made.metric} {shown(made.value)}, {seconds:.0f} s", flush=True)
+        yield made
 
 
 def finished(job: Job, out: Path, *, alone: bool) -> Run:
@@ -236,7 +215,7 @@ def finished(job: Job, out: Path, *, alone: bool) -> Run:
         workdir.with_name(f"{workdir.name}.{end}") for end in ("json", "tsv", "log")
     )
     if not results.exists():
-        one, environment = ([], {}) if alone else (["--cpu_devices=1"], ONE_CORE)
+        one, environment = ([], None) if alone else (["--cpu_devices=1"], ONE_CORE)
         run_command([*job.words, *one, f"--workdir={workdir}"], log, environment)
         words = [f"--model={workdir}", *job.task.held_out, f"--out={predictions}", "--overwrite"]
         run_command(["predict", *words], log, environment)
@@ -247,21 +226,6 @@ def finished(job: Job, out: Path, *, alone: bool) -> Run:
     metric = found["metrics"][0]
     values = read_predictions(job.task, predictions)
     return Run(metric, found["runs"][0][metric], values, fills[0] if fills else "")
-
-
-def run_command(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-    """Runs `bert-jax`, its output added to a file; ends the program with its error if it fails."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bert_jax", *words]
-    with log.open("a") as stream:
-        done = subprocess.run(
-            command, stdout=stream, stderr=stream, env={**os.environ, **environment}, check=False
-        )
-    if done.returncode:
-        last = log.read_text().strip().splitlines()[-1:]
-        harness.fail(
-            f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}"
-        )
 
 
 def read_predictions(task: Task, path: Path) -> np.ndarray:
@@ -334,3 +298,8 @@ def said(rows: int | None) -> str:
 
 def shown(value: float | None) -> str:
     return "not defined" if value is None else f"{value:.4f}"
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Returns rows of a Markdown table."""
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in x)} |" for x in lines)

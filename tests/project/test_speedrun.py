@@ -1,4 +1,4 @@
-"""benchmarks/speedrun.py: its clock, its rows of text, its row of the table, and a tiny run."""
+"""benchmarks/speedrun.py: its clock, its text, its row of the table, and a tiny run."""
 
 import argparse
 import json
@@ -14,9 +14,9 @@ from page_files import write_text
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import commands
-import finetune_learning
 import harness
 import speedrun
+import task_runs
 
 from bert_jax.errors import UserError
 
@@ -47,6 +47,13 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 pathlib.Path("started").touch()
 time.sleep(60)
+"""
+RECIPE = """
+from bert_jax.configs import glue_small
+def get_config():
+    config = glue_small.get_config()
+    config.task.fewest_steps, config.task.most_steps = 0, 10
+    return config
 """
 
 
@@ -119,10 +126,31 @@ def test_a_command_that_is_told_to_end_saves_first(
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(SystemExit):
-        commands.run_command(["pretrain"], tmp_path / "log", end)
+        commands.run_command(["pretrain"], tmp_path / "log", each_second=end)
     assert "bert-jax pretrain ended with code 42, see " in capsys.readouterr().err
     assert (tmp_path / "log").read_text() == "saved\n"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_commands_at_once_have_a_core_each_and_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    (tmp_path / "bert_jax.py").write_text(
+        "import os; print(os.environ['ADDED'], len(os.sched_getaffinity(0)))"
+    )
+    monkeypatch.chdir(tmp_path)
+    mine = len(os.sched_getaffinity(0))
+
+    def work(name: str) -> str:
+        commands.run_command([name], tmp_path / name, {"ADDED": f"for {name}"})
+        return (tmp_path / name).read_text()
+
+    found = list(commands.run_each(work, ["a", "b", "c"], at_once))
+    cores = mine if at_once == 1 else 1
+    assert found == [f"for {name} {cores}\n" for name in "abc"]
+    assert len(os.sched_getaffinity(0)) == mine
 
 
 def test_nothing_trains_when_the_time_is_over(
@@ -152,7 +180,7 @@ def test_a_row_has_what_was_measured_and_what_differs_from_the_recipe() -> None:
     changed = options_of(vocab_size=8192, config="mine.py")
     cells = speedrun.row(changed, ["--config.seed=1"], RECORD, {**FOUND, "loss": "a|b"})
     assert cells[-1] == "`--config=mine.py` `--vocab_size=8192` `--config.seed=1`"
-    assert speedrun.line(cells).count("|") == len(speedrun.COLUMNS) + 1
+    assert task_runs.table([cells]).count("|") == len(speedrun.COLUMNS) + 1
     less = {name: value for name, value in FOUND.items() if name != "cola"}
     row = dict(zip(speedrun.COLUMNS, speedrun.row(options_of(), [], RECORD, less), strict=True))
     assert (row["CoLA, Matthews"], row["mean of tasks"]) == ("", "")
@@ -179,7 +207,7 @@ def test_a_run_that_does_not_compare_is_not_appended() -> None:
 
 def test_the_page_ends_with_the_table() -> None:
     lines = speedrun.PAGE.read_text("utf-8").rstrip().splitlines()
-    start = lines.index(speedrun.line(speedrun.COLUMNS))
+    start = lines.index(task_runs.table([speedrun.COLUMNS]))
     assert all(row.count("|") == len(speedrun.COLUMNS) + 1 for row in lines[start:])
 
 
@@ -201,29 +229,31 @@ def test_a_text_is_known_by_its_content(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize("name", ["sst2", "cola"])
-def test_a_task_has_the_same_few_rows_whenever_drawn(tmp_path: Path, name: str) -> None:
-    header = ["sentence\tlabel"] if name == "sst2" else []
-    rows = [f"{i}\u2028\t1\t\tx" for i in range(speedrun.ROWS + 9)]
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "train.tsv").write_text("\n".join([*header, *rows]) + "\n")
-    (data / "dev.tsv").write_text("as it is")
-    task = finetune_learning.Task(name, (f"--config.task.data={data}",), ())
-    texts = []
-    for folder in (tmp_path / "one", tmp_path / "two"):
-        made = speedrun.with_fewer_rows(task, folder)
-        assert made.train == (f"--config.task.data={folder}",)
-        assert (folder / "dev.tsv").read_text() == "as it is"
-        texts.append((folder / "train.tsv").read_text())
-    assert texts[0] == texts[1]
-    drawn = texts[0].split("\n")[:-1]
-    assert drawn[: len(header)] == header
-    assert len(set(drawn[len(header) :]) & set(rows)) == speedrun.ROWS
-    assert len(drawn) == speedrun.ROWS + len(header)
-    (data / "train.tsv").write_text("\n".join([*header, *rows[:-10]]) + "\n")
+@pytest.mark.parametrize("rows", [speedrun.ROWS, speedrun.ROWS + 9])
+def test_a_task_has_the_same_few_rows_for_all(tmp_path: Path, rows: int) -> None:
+    folder = tmp_path / "glue/SST-2"
+    folder.mkdir(parents=True)
+    (folder / "dev.tsv").write_text("sentence\tlabel\nas it is\t1\n")
+    texts = [f"{i}\u2028\t{i % 2}" for i in range(rows)]
+    (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *texts, ""]))
+    drawn = []
+    for out in (tmp_path / "one", tmp_path / "two"):
+        task = speedrun.find_task(options_of(data=str(tmp_path), out=out, seeds=2), "sst2")
+        _, _, train, held_out = task.read()
+        assert [example.texts for example in held_out.examples] == [("as it is",)]
+        drawn.append([example.texts[0] for example in train.examples])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == len(drawn[0]) == speedrun.ROWS
+
+
+def test_a_task_of_too_few_rows_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored = "".join(f"{i}\t1\ttext\n" for i in range(speedrun.ROWS))
+    (tmp_path / "x_GroundTruth.txt").write_text(scored)
     with pytest.raises(SystemExit):
-        speedrun.with_fewer_rows(task, tmp_path / "three")
+        speedrun.find_task(options_of(data="", out=tmp_path, sentences=tmp_path), "sentences")
+    assert capsys.readouterr().err == "error: sentences has fewer than 4,000 rows\n"
 
 
 @pytest.mark.slow
@@ -246,15 +276,17 @@ def test_a_tiny_run_from_text_to_a_row(tmp_path: Path, monkeypatch: pytest.Monke
         "--config.optimizer.warmup_steps=1", "--config.evaluation.batches=1",
         "--config.log_every_steps=5",
     ]  # fmt: skip
-    monkeypatch.setattr(speedrun, "RECIPE", (*speedrun.RECIPE, "--config.task.epochs=0.1"))
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(RECIPE)
+    monkeypatch.setattr(speedrun, "RECIPE", str(recipe))
     run_command, budgets = commands.run_command, []
 
-    def without_budget(words: list[str], *others: Any) -> None:
+    def without_budget(words: list[str], log: Path, **others: Any) -> None:
         """A slow machine needs more than any budget that a test can wait for."""
         budgets.extend(word for word in words if "time_budget" in word)
         kept = [word for word in words if word not in budgets]
         steps = ["--config.phases[0].steps=20"] if len(kept) < len(words) else []
-        run_command([*kept, *steps], *others)
+        run_command([*kept, *steps], log, **others)
 
     monkeypatch.setattr(commands, "run_command", without_budget)
     sources, digest = speedrun.find_text(options)
@@ -267,10 +299,10 @@ def test_a_tiny_run_from_text_to_a_row(tmp_path: Path, monkeypatch: pytest.Monke
     assert budgets == [f"--time_budget={left:.0f}s"]
     assert list(taken) == ["vocabulary", "store", "model"]
     found = speedrun.measure(out)
-    task = finetune_learning.find_task(options, "sentences")
-    rows = tmp_path / "rows"
-    found |= speedrun.fine_tune(options, [speedrun.with_fewer_rows(task, rows)])
-    assert len((rows / "sentences_train.tsv").read_text().splitlines()) == 1 + speedrun.ROWS
+    tasks = [speedrun.find_task(options, "sentences")]
+    found |= speedrun.fine_tune(options, tasks)
+    monkeypatch.setattr(task_runs, "run_command", None)
+    assert speedrun.fine_tune(options, tasks)["sentences"] == found["sentences"]
     row = speedrun.row(options, settings, clock.record, found)
     assert all(row[:9])
     assert row[9:11] == ["", ""]  # of the other tasks

@@ -101,7 +101,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What would have been run: the pretrained model is right on all but one example."""
     run: list[list[str]] = []
 
-    def take(words: list[str], log: Path, environment: object) -> None:
+    def take(words: list[str], log: Path, _environment: object) -> None:
         run.append(words)
         log.parent.mkdir(parents=True, exist_ok=True)
         flags = dict(word[2:].split("=", 1) for word in words[1:] if "=" in word)
