@@ -6,7 +6,7 @@
 
 The first variant of a table is the one that the others are compared with. A run has 2 layers of
 width 128, 2 heads, no dropout, AdamW with b2 0.98, 100 steps of warmup and a linear decay to zero;
-a step has 32 rows of 64 tokens. Held-out: 192 rows. Each run has a core of its own. Differences are
+a step has 32 rows of 64 tokens. Held-out: 192 rows. Runs at once have a core each. Differences are
 paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` are not repeated.
 """
 
@@ -14,17 +14,13 @@ import argparse
 import ast
 import hashlib
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 
 import harness
+from commands import ONE_CORE, run_command, run_each
 
 from bert_jax.configs.ablations import RANDOM_WORDS
 
@@ -180,6 +176,7 @@ def main() -> None:
     parser.add_argument("--at_once", type=int, default=2, help="runs at once, one core each")
     parser.add_argument("--out", type=Path, help="keep the runs in this folder")
     options = parser.parse_args()
+    harness.at_least_one(options, "seeds", "at_once")
     with tempfile.TemporaryDirectory() as folder:
         measure(options, options.out or Path(folder))
 
@@ -189,41 +186,28 @@ def measure(options: argparse.Namespace, out: Path) -> None:
     if options.only:
         names = list(variants)
         variants = {names[int(n)]: variants[names[int(n)]] for n in options.only.split(",")}
-    cores: SimpleQueue[int] = SimpleQueue()
-    for core in sorted(os.sched_getaffinity(0))[: options.at_once]:
-        cores.put(core)
 
     def loss(job: tuple[int, str]) -> list[float]:
         seed, name = job
-        core = cores.get()
-        try:
-            return train(options, out, name, (*variants[name], f"seed={seed}"), core)
-        finally:
-            cores.put(core)
+        return train(options, out, name, (*variants[name], f"seed={seed}"))
 
     jobs = [(seed, name) for seed in range(options.seeds) for name in variants]
-    with ThreadPoolExecutor(options.at_once) as pool:
-        losses = dict(zip(jobs, pool.map(loss, jobs), strict=True))
+    losses = dict(zip(jobs, run_each(loss, jobs, options.at_once), strict=True))
     print_table(options, list(variants), losses)
 
 
-def train(
-    options: argparse.Namespace, out: Path, name: str, changes: Sequence[str], core: int
-) -> list[float]:
+def train(options: argparse.Namespace, out: Path, name: str, changes: Sequence[str]) -> list[float]:
     """Returns the held-out MLM loss after each third of the steps."""
     settings = "\n".join((*changes, f"steps={options.steps}"))  # a run may stand in several tables
     workdir = out.resolve() / hashlib.sha256(settings.encode()).hexdigest()[:16]
     changes, every = with_model(options, workdir, changes), options.steps // 3
-    command = [
-        "taskset", "-c", str(core), sys.executable, "-m", "bert_jax", "pretrain", *COMMON,
-        f"--config.data.store={options.store.resolve()}", f"--workdir={workdir}",
+    words = [
+        "pretrain", *COMMON, f"--workdir={workdir}",
+        f"--config.data.store={options.store.resolve()}",
         f"--config.phases[0].steps={options.steps}", f"--config.evaluation.every_steps={every}",
         *(f"--config.{change}" for change in changes),
     ]  # fmt: skip
-    environment = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise SystemExit(f"{name}: {result.stderr.strip()}")
+    run_command(words, workdir.with_suffix(".log"), ONE_CORE)
     records = (json.loads(line) for line in (workdir / "metrics.jsonl").open())
     losses = [r["mlm/loss"] for r in records if r.get("kind") == "eval"]
     harness.record(name=name, changes=changes, losses=losses)

@@ -11,14 +11,12 @@ model lacked, and of those that it had. Finished runs in OUT are not repeated.
 import argparse
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
+from commands import ONE_CORE, run_command
 from learning_variants import interval
 
 KINDS = ("extend", "replace")
@@ -90,8 +88,9 @@ def measured(
 
 def train(options: argparse.Namespace, run: Path, seed: int, kind: str, start: str) -> None:
     """Trains in a process of its own; goes on if it was interrupted."""
-    command = [
-        *(sys.executable, "-m", "bert_jax", "pretrain", "--config=continue_domain"),
+    words = [
+        "pretrain",
+        "--config=continue_domain",
         f"--config.init={options.model}",
         f"--config.init_vocabulary={kind}",
         f"--config.init_entries={start}",
@@ -110,10 +109,7 @@ def train(options: argparse.Namespace, run: Path, seed: int, kind: str, start: s
         f"--config.checkpoint.every_steps={options.steps // 3}",
         *("--config.checkpoint.keep=9", "--config.log_every_steps=100"),
     ]
-    environment = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        harness.fail(f"{run}: {done.stderr.strip()}")
+    run_command(words, run.with_suffix(".log"), ONE_CORE)
 
 
 def by_entry(options: argparse.Namespace, run: Path, kind: str) -> dict[str, list[float]]:
