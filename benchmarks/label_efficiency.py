@@ -1,7 +1,7 @@
 """What pretraining is worth in tasks, by the number of labelled rows: a table and a figure.
 
     python benchmarks/label_efficiency.py --pretrained=RUN --data=REAL_DATA --out=FOLDER --at_once=2
-    python benchmarks/label_efficiency.py --pretrained=RUN --published=RUN2 --counted=RUN3@0 \\
+    python benchmarks/label_efficiency.py --pretrained=RUN --other=RUN2 --counted=RUN3@0 \\
         --minilm=FOLDER --sentences=hutto_ICWSM_2014 --tasks=sst2,cola,sentences …
     python benchmarks/label_efficiency.py --pretrained=RUN --tasks=paragraphs --rows=1500 \\
         --config=glue --epochs=1 --rate=3e-4 …
@@ -16,9 +16,9 @@ held out.
 For each number of rows, seed and start there is a run of `bert-jax finetune`, and its metric on
 dev. The rows are drawn from train by the seed, the same for all starts, and fewer are among more.
 Starts: `--pretrained`; random weights with its architecture, initial values and tokenizer; and,
-with the rows of `--others_at`, `--published`, an encoder pretrained likewise from published initial
-values, `--counted`, one without pretraining whose words come from counts, such as step 0 of a run,
-and `--minilm`, a model of others. Beside them are the baselines of the task, from the same rows.
+with the rows of `--others_at`, `--other`, another pretrained run, shown by the name of its folder,
+`--counted`, one without pretraining whose words come from counts, such as step 0 of a run, and
+`--minilm`, a model of others. Beside them are the baselines of the task, from the same rows.
 
 The table of a task is also in `--out`/TASK.md, its curve in TASK.svg: the mean of the seeds with
 their range. How runs are kept, resumed and compared: task_runs.py.
@@ -27,6 +27,7 @@ their range. How runs are kept, resumed and compared: task_runs.py.
 import argparse
 import dataclasses
 import os
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ import task_runs
 from task_runs import Job, Run, Task
 
 PRETRAINED, RANDOM = "pretrained", "random weights"
-OTHERS = {"published": "published start", "counted": "counted only", "minilm": "MiniLM"}
+OTHERS = {"other": "other: {}", "counted": "counted only", "minilm": "MiniLM"}  # {}: its folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Point:
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--pretrained", required=True, help="a run, also as RUN@STEP")
-    parser.add_argument("--published", help="a run from published initial values")
+    parser.add_argument("--other", help="another pretrained run to compare with")
     parser.add_argument("--counted", help="a model without pretraining, such as RUN@0")
     parser.add_argument("--minilm", help="a model of others")
     parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
@@ -85,7 +86,8 @@ def starts(options: argparse.Namespace, rows: int | None) -> dict[str, tuple[str
     if rows in task_runs.numbers("others_at", options.others_at):
         for flag, name in OTHERS.items():
             if source := getattr(options, flag):
-                found[name] = (f"--config.init={task_runs.absolute(source)}",)
+                path = task_runs.absolute(source)
+                found[name.format(Path(path).name)] = (f"--config.init={path}",)
     return found
 
 
@@ -117,8 +119,8 @@ def measure(options: argparse.Namespace, name: str) -> list[Point]:
 def job(
     options: argparse.Namespace, point: Point, start: str, flags: Sequence[str], seed: int
 ) -> Job:
-    task = point.draws[seed]
-    name = f"{task.name}-{point.rows or 'all'}-{start.replace(' ', '_')}-{seed}"
+    task, start = point.draws[seed], re.sub(r"\W+", "_", start)
+    name = f"{task.name}-{point.rows or 'all'}-{start}-{seed}"
     own = [
         "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200",
         f"--config.seed={seed}", *flags,

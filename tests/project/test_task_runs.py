@@ -1,6 +1,7 @@
 """benchmarks/task_runs.py and what compares its runs; nothing is trained."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -141,13 +142,13 @@ def test_a_curve_is_measured_once_and_drawn(
     data, out = tmp_path / "data", tmp_path / "out"
     write_task(data / "glue" / "RTE")
     options = [
-        "--pretrained=run", "--counted=run@0", f"--data={data}", f"--out={out}", "--tasks=rte",
-        "--rows=10,50,1000", "--others_at=50", "--seeds=2",
+        "--pretrained=run", "--counted=run@0", "--other=x/run 2@5", f"--data={data}",
+        f"--out={out}", "--tasks=rte", "--rows=10,50,1000", "--others_at=50", "--seeds=2",
     ]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["label_efficiency.py", *options])
     label_efficiency.main()
     tuned = [words for words in commands if words[0] == "finetune"]
-    assert len(tuned) == 2 * (2 + 3)
+    assert len(tuned) == 2 * (2 + 4)
     assert sum("--config.init=" + str(Path.cwd() / "run@0") in words for words in tuned) == 2
     said = capsys.readouterr().out
     assert "# rte has fewer than 1000 rows" in said
@@ -157,12 +158,14 @@ def test_a_curve_is_measured_once_and_drawn(
     found = {(rows, start): cells for rows, start, *cells in rows[2:-1]}
     assert found["10", "pretrained"] == ["0.9000", "0.9000", "0.9000", ""]
     assert found["50", "counted only"][:3] == ["0.5000"] * 3
+    assert found["50", "other: run 2@5"][:3] == ["0.5000"] * 3
     assert "excludes 0" in found["50", "random weights"][3]
     assert {start for count, start in found if count == "10"} == {
         "pretrained", "random weights", "majority", "bag of words",
     }  # fmt: skip
     assert f"{DEV} held-out examples; 97.25% of positions are real" in table
     assert (out / "rte.svg").read_text().startswith("<svg")
+    assert all(re.fullmatch(r"[\w.-]+", path.name) for path in (out / "runs").iterdir())
     assert not [path for path in (out / "runs").iterdir() if path.is_dir()]
     commands.clear()
     label_efficiency.main()
