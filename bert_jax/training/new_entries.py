@@ -11,7 +11,7 @@ their rows in its table, and the new entries take what theirs become:
 
 The output bias of a new entry is on the line of least squares through log (n + 1) and the biases
 of these entries. Entries seen fewer than three times keep the mean of their pieces. The file
-and who reads it are those of `word_start.py`.
+and who reads it are those of `shared_arrays.py`.
 """
 
 from typing import Final
@@ -24,12 +24,11 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.storage.digest import sha256
 from bert_jax.training.initial import InitialModel
+from bert_jax.training.shared_arrays import Arrays, shared_arrays
 from bert_jax.training.state_sharding import State
 from bert_jax.training.word_start import (
-    Arrays,
     entry_paths,
     key_of,
-    shared_arrays,
     with_rows,
     word_vectors,
 )
@@ -48,7 +47,7 @@ def start_entries(
 ) -> State:
     """Returns the state of a new run with its new entries from counts of the store.
 
-    All processes of the job call it; errors as `word_start.shared_arrays`.
+    All processes of the job call it; errors as `shared_arrays`.
     """
     found = initial.read()
     copied = found.copied

@@ -13,9 +13,7 @@ which all processes read; a run that is started again before its first checkpoin
 """
 
 import dataclasses
-import io
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -31,15 +29,11 @@ from bert_jax.data_pipeline.analysis.word_vectors import RAREST, spectral_vector
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build.workers import available_cores
 from bert_jax.distributed.peers import ProcessGroup
-from bert_jax.errors import StorageError
 from bert_jax.model.positional_heads import TRUNCATED, position_table
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
-from bert_jax.runtime.console import elapsed
-from bert_jax.runtime.log import logger
-from bert_jax.storage.digest import json_digest, sha256
-from bert_jax.storage.npz_file import read_npz
-from bert_jax.storage.remote import put, storage_errors
+from bert_jax.storage.digest import json_digest
+from bert_jax.training.shared_arrays import Arrays, shared_arrays
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir
 
@@ -47,7 +41,6 @@ MOST_TOKENS: Final = 300_000_000  # of a larger store, evenly spread documents a
 WORDS, BIAS, VALUES, OUTPUTS = "words", "bias", "values", "outputs"  # names of the arrays
 _TABLE: Final = ("encoder", "embeddings", "word")
 _ATTENTION: Final = "params/encoder/layers/attention"
-Arrays = Mapping[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]  # values, and which of them are taken
 
 
@@ -85,41 +78,6 @@ def start_words(
         ]
     key = key_of(model, store, about)
     return _with(state, shared_arrays(key, count, store, workdir, peers), config)
-
-
-def shared_arrays(
-    key: str,
-    compute: Callable[[], tuple[Arrays, str]],
-    store: TokenStore,
-    workdir: Workdir,
-    peers: ProcessGroup,
-) -> Arrays:
-    """Returns what process 0 computes from the store and writes to word_start.npz, unless the file
-    has it already. All processes of the job call it.
-
-    Args:
-        key: of all that the arrays depend on, see `key_of`.
-        compute: returns the arrays and a line for the log.
-
-    Raises:
-        UserError: the file in the workdir cannot be written, or read by another process.
-        StorageError: another process reads another file than process 0 wrote.
-    """
-    digest = ""
-    if peers.is_first:
-        found = _stored(workdir, key)
-        arrays = _computed(compute, store, workdir, key) if found is None else found
-        digest = _digest(arrays)
-    expected = peers.all_gather_text("word_start", digest)[0]
-    if not peers.is_first:
-        found = _stored(workdir, key)
-        arrays = {} if found is None else found
-        if _digest(arrays) != expected:
-            raise StorageError(
-                f"{workdir.word_start}: not the file that {peers.name(0)} has there; the workdir "
-                "must be the same folder for all processes"
-            )
-    return arrays
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
@@ -180,22 +138,6 @@ def _row_length(model: ModelConfig) -> np.float32:
     return np.float32(TRUNCATED * model.initializer_range * model.hidden_size**0.5)
 
 
-def _computed(
-    compute: Callable[[], tuple[Arrays, str]], store: TokenStore, workdir: Workdir, key: str
-) -> Arrays:
-    """Computes arrays, writes them to the workdir, and logs what they are."""
-    began = time.perf_counter()
-    with elapsed("counting words"):
-        arrays, line = compute()
-    store.files.check()
-    data = io.BytesIO()
-    np.savez(data, allow_pickle=False, **arrays, key=np.array(key))
-    with storage_errors(workdir.word_start, "cannot be written"):
-        put(workdir.word_start, data.getvalue())
-    logger.info(f"{line} ({time.perf_counter() - began:.1f} s)")
-    return arrays
-
-
 def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
     """Returns what starts from counts, and what stays random, for the log."""
     parts = []
@@ -218,20 +160,6 @@ def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
     return "; ".join(parts)
 
 
-def _stored(workdir: Workdir, key: str) -> Arrays | None:
-    """Returns the arrays in the workdir; None if there are none of this store and these settings,
-    or the file is damaged."""
-    with storage_errors(workdir.word_start):
-        try:
-            arrays = read_npz(workdir.word_start)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            logger.warning(f"{workdir.word_start}: damaged ({error}); counting again")
-            return None
-    return arrays if str(arrays.pop("key", "")) == key else None
-
-
 def key_of(model: ModelConfig, store: TokenStore, about: Mapping[str, object]) -> str:
     """Returns a digest of all that arrays depend on: `about`, and what every start depends on."""
     shared: dict[str, object] = {
@@ -243,10 +171,6 @@ def key_of(model: ModelConfig, store: TokenStore, about: Mapping[str, object]) -
         "hidden_size": model.hidden_size,
     }
     return json_digest({**shared, **about})
-
-
-def _digest(arrays: Arrays) -> str:
-    return json_digest({name: sha256(array.tobytes()) for name, array in arrays.items()})
 
 
 def _with(state: State, arrays: Arrays, config: Config) -> State:

@@ -64,4 +64,4 @@ def neighbor_maps(
         roots = np.sqrt(sizes[:rank])
         values.append(left[:, :rank] * roots)
         outputs.append(roots[:, None] * right[:rank])
-    return np.float32(values), np.float32(outputs)
+    return np.stack(values).astype(np.float32), np.stack(outputs).astype(np.float32)

@@ -115,7 +115,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "bert_jax/training/per_example.py": (MEMORY, {"write"}),
     "bert_jax/training/profiling.py": (OWN, {"_copy"}),
     "bert_jax/training/speed.py": (OWN, {"_save"}),
-    "bert_jax/training/word_start.py": (OWN, {"_computed"}),
+    "bert_jax/training/shared_arrays.py": (OWN, {"_computed"}),
     "bert_jax/workdir/description.py": (OWN, {"_write"}),
     "bert_jax/workdir/lock.py": (OWN, {"lock"}),
     "data_pipeline/batch.py": (MEMORY, {"prefetch.produce"}),
