@@ -56,7 +56,7 @@ def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) 
 
 
 def test_every_config_for_a_tpu_says_which() -> None:
-    on_cpu = {"tiny", "demo", "wiki_books_small"}
+    on_cpu = {"tiny", "demo", "wiki_books_small", "glue_small"}
     assert set(MEANT) == set(shipped()) - on_cpu
     for name, found in MEANT.items():
         devices = slices.find(found).devices
