@@ -41,7 +41,7 @@ class Cooccurrences:
 
 
 def window_weights(window: int) -> dict[int, float]:
-    """Returns the weights of the offsets of a window that has this number of tokens on each side."""
+    """Returns the weight of each offset in a window with this number of tokens on each side."""
     return {offset: 1.0 / abs(offset) for offset in range(-window, window + 1) if offset}
 
 
