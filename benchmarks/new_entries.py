@@ -62,7 +62,10 @@ def build_stores(options: argparse.Namespace) -> None:
     own = vocabulary.train_tokenizer([source], options.entries, progress=False)
     old = (options.model / "vocab.txt").read_text("utf-8").removesuffix("\n").split("\n")
     names = [own.token(i) for i in range(own.vocab_size)]
-    more = Tokenizer.from_vocab([*old, *(name for name in names if name not in set(old))])
+    new = [name for name in names if name not in set(old)]
+    if not new:
+        harness.fail(f"--entries={options.entries}: the model has all of them; raise it")
+    more = Tokenizer.from_vocab([*old, *new])
     for kind, tokenizer in (("replace", own), ("extend", more)):
         if not stores[kind].exists():
             build.build_store(
