@@ -13,7 +13,9 @@ from bert_jax.config.schema import Config
 ARCHITECTURE: Final = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
     "layer_norm_eps", "type_vocab_size", "position", "norm_position", "max_position_embeddings",
-    "layout",
+    "layout", "norm_bias", "linear_bias", "gated_mlp", "first_attention_norm", "local_attention",
+    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "num_hidden_groups",
+    "embedding_size",
 )  # fmt: skip
 
 # A start that is counted in the store, with which small models learn at once: docs/learning.md.

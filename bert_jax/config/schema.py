@@ -20,6 +20,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.activations import Activation
+from bert_jax.config.layer_settings import LayerSettings
 from bert_jax.config.on_resume import FREE, ROUNDS
 from bert_jax.config.optimizer_settings import OptimizerConfig, ScheduleSpan
 from bert_jax.config.ranges import (
@@ -51,7 +52,7 @@ from bert_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(LayerSettings):
     """The encoder's architecture, named as in transformers' `BertConfig`."""
 
     vocab_size: Vocabulary = 30522  # not given in a config: that of the store, if there is one
@@ -78,8 +79,8 @@ class ModelConfig:
     layer_norm_eps: Positive = 1e-12
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
-    # Classes of transformers that a model with learned positions and post-norm is exported for.
-    layout: Literal["bert", "roberta", "distilbert"] = "bert"
+    # Classes of transformers that a model is exported for; bert: those of its position and norms.
+    layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
     def __post_init__(self) -> None:
@@ -94,6 +95,11 @@ class ModelConfig:
                 f"{self.head_dim} (config.model.hidden_size / config.model.num_attention_heads); "
                 "change one of them"
             )
+        self.check_layers(
+            layers=self.num_hidden_layers,
+            rotary=self.position == "rotary",
+            pre_norm=self.norm_position == "pre",
+        )
         if self.initializer == "positional_heads":
             self._check_positional_heads()
         if self.initializer == "published":
@@ -117,6 +123,12 @@ class ModelConfig:
                 f'{where} starts a position table, which config.model.position="{self.position}" '
                 'does not have; set config.model.initializer="published"'
             )
+        if self.embedding_size:
+            raise UserError(
+                f"{where} reads positions from the hidden states, which a dense layer of "
+                f"config.model.embedding_size={self.embedding_size} mixes; set "
+                'config.model.initializer="random"'
+            )
         if farthest >= self.max_position_embeddings:
             raise UserError(
                 f"{where} with config.model.num_attention_heads={self.num_attention_heads} has "
@@ -139,6 +151,21 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def table_width(self) -> int:
+        """Width of the word, position and type tables."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def layers_of_parameters(self) -> int:
+        """Size of the stack of the layers' parameters: layers of a group share theirs."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def output_scale(self) -> float:
+        """Factor of the initial values of each branch's last dense layer, as published."""
+        return (2 * self.num_hidden_layers) ** -0.5 if self.layout == "modernbert" else 1.0
 
     @property
     def padded_vocab_size(self) -> int:

@@ -30,7 +30,6 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.ops import rotary
 
 _PARTS = ("query", "key", "value")
 _PARTS_OF_ENCODER = ("embeddings.", "encoder.layer.", "encoder.embed", "pooler.", "LayerNorm.")
@@ -153,7 +152,7 @@ def _sinusoids_name(layout: Layout) -> str:
 def _sinusoids(config: ModelConfig) -> np.ndarray:
     """RoFormer's fixed table [positions, D] of the angles' sines, then their cosines."""
     positions, dims = np.arange(config.max_position_embeddings), np.arange(0, config.head_dim, 2)
-    angles = positions[:, None] / rotary.BASE ** (dims / config.head_dim)
+    angles = positions[:, None] / config.global_rope_theta ** (dims / config.head_dim)
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 

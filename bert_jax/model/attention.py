@@ -4,6 +4,8 @@ Sizes: B rows, S positions, H hidden, A heads, D head dimension. Line numbers re
 google-research/bert.
 """
 
+from typing import NamedTuple
+
 import jax
 from flax import nnx
 
@@ -16,22 +18,43 @@ from bert_jax.ops.rotary import Rotation, rotate
 from bert_jax.ops.split_qkv import split_qkv
 
 
+class Kind(NamedTuple):
+    """How a layer attends.
+
+    window: tokens that it reaches, half on each side, 0 for all; normed: whether attention has a
+    LayerNorm; rotation: of each position, None without rotary positions.
+    """
+
+    window: int
+    normed: bool
+    rotation: Rotation | None
+
+
 class Attention(nnx.Module):
     """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864; see `residual`."""
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
         self.config, self.kernel = config, compute.attention
-        self.qkv = Dense(config, keys, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
-        scale = config.near_identity.attention
-        self.output = Dense(config, keys, (A, D), (H,), ("heads", "head_dim", "embed"), scale)
+        self.qkv = Dense(
+            config,
+            keys,
+            (H,),
+            (3, A, D),
+            ("embed", "qkv", "heads", "head_dim"),
+            bias=config.linear_bias,
+        )
+        scale = config.near_identity.attention * config.output_scale
+        self.output = Dense(
+            config, keys, (A, D), (H,), ("heads", "head_dim", "embed"), scale, config.linear_bias
+        )
         self.norm = LayerNorm(config, keys)
 
     def __call__(
         self,
         x_BxSxH: jax.Array,
         examples_BxS: jax.Array,
-        rotation: Rotation | None,
+        kind: Kind,
         key: jax.Array | None,
     ) -> jax.Array:
         """Returns the hidden states after attention [B, S, H].
@@ -39,7 +62,6 @@ class Attention(nnx.Module):
         Args:
             x_BxSxH: hidden states.
             examples_BxS: id of the example of each position, 0 for padding.
-            rotation: of each position; None without rotary positions.
             key: uint32 dropout key of this layer, None in evaluation.
         """
 
@@ -47,27 +69,29 @@ class Attention(nnx.Module):
         probability_key, hidden_key = keys
 
         def branch(x_BxSxH: jax.Array) -> jax.Array:
-            q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = self.queries_keys_values(x_BxSxH, rotation)
+            q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = self.queries_keys_values(x_BxSxH, kind.rotation)
             y_BxSxAxD = dispatch.attend(
                 self.kernel,
                 q_BxSxAxD,
                 k_BxSxAxD,
                 v_BxSxAxD,
                 examples_BxS,
+                window=kind.window,
                 rate=self.config.attention_probs_dropout_prob,
                 key=probability_key,
             )
             rate = self.config.hidden_dropout_prob
             return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)
 
-        return residual(self.config, self.norm, x_BxSxH, branch)
+        return residual(self.config, self.norm, x_BxSxH, branch, normed=kind.normed)
 
     def queries_keys_values(
         self, x_BxSxH: jax.Array, rotation: Rotation | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns queries, keys and values, [B, S, A, D] each; x: see `branch_input`."""
         q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
-            self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
+            self.qkv.product(x_BxSxH),
+            None if self.qkv.bias is None else self.qkv.bias[...].astype(x_BxSxH.dtype),
         )
         if rotation:
             q_BxSxAxD, k_BxSxAxD = rotate(q_BxSxAxD, rotation), rotate(k_BxSxAxD, rotation)

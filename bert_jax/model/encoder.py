@@ -1,14 +1,12 @@
 """The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
 
-`config.model.position` and `.norm_position` name other forms: rotary positions, pre-LayerNorm.
+`config.model.position`, `.norm_position` and the settings of `config/layer_settings.py` name other
+forms: rotary positions, pre-LayerNorm, windows, gates, layers that share their parameters.
 
 NNX only declares the parameters and the forward pass: between steps the state is a plain dict of
-arrays. The parameters of all layers are stacked and applied by one `lax.scan`, which
-`compute.unroll_layers` can unroll.
-Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
+arrays. The parameters of all layers are stacked and applied as `layer_loop.py` says.
+Sizes: B rows, S positions, H hidden, I intermediate, V vocabulary, N examples in a row; L layers.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,8 @@ from flax import nnx
 from jax.nn.initializers import truncated_normal
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
-from bert_jax.model.attention import Attention
+from bert_jax.model.attention import Attention, Kind
+from bert_jax.model.layer_loop import apply_layers
 from bert_jax.model.layers import Dense, Keys, LayerNorm, activation, param, residual
 from bert_jax.ops import rotary
 from bert_jax.ops.dropout import dropout
@@ -33,7 +32,7 @@ class Embeddings(nnx.Module):
 
     def __init__(self, config: ModelConfig, keys: Keys):
         self.config = config
-        H, init = config.hidden_size, truncated_normal(config.initializer_range)
+        E, init = config.table_width, truncated_normal(config.initializer_range)
 
         def words(key, shape, dtype=jnp.float32, out_sharding=None):
             del out_sharding
@@ -41,12 +40,12 @@ class Embeddings(nnx.Module):
             return jnp.where(real, init(key, shape, dtype), 0)  # padding rows stay zero
 
         positions, types = config.max_position_embeddings, config.type_vocab_size
-        self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
+        self.word = param(keys, (config.padded_vocab_size, E), ("vocab", "table"), words)
         if config.position == "learned":
-            self.position = param(keys, (positions, H), ("position", "table"), init)
+            self.position = param(keys, (positions, E), ("position", "table"), init)
         if types:
-            self.type = param(keys, (types, H), ("type", "table"), init)
-        self.norm = LayerNorm(config, keys)
+            self.type = param(keys, (types, E), ("type", "table"), init)
+        self.norm = LayerNorm(config, keys, E)
 
     def __call__(
         self,
@@ -55,7 +54,10 @@ class Embeddings(nnx.Module):
         positions_BxS: jax.Array,
         key: jax.Array | None,
     ) -> jax.Array:
-        """Returns the embeddings, float32 [B, S, H], of three integer arrays [B, S]."""
+        """Returns the embeddings, float32 [B, S, E], of three integer arrays [B, S].
+
+        E is the width of the tables, H or `config.embedding_size`.
+        """
         x_BxSxH = lookup(self.word[...], ids_BxS)
         if self.config.type_vocab_size:
             x_BxSxH = x_BxSxH + lookup(self.type[...], types_BxS)
@@ -65,21 +67,32 @@ class Embeddings(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880; see `residual`."""
+    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880; see `residual`.
+
+    Gated, gelu(x · a) is multiplied by x · b (GeGLU, Shazeer 2020, arXiv 2002.05202).
+    """
 
     def __init__(self, config: ModelConfig, keys: Keys):
         H, I = config.hidden_size, config.intermediate_size  # noqa: E741
         self.config = config
-        self.up = Dense(config, keys, (H,), (I,), ("embed", "mlp"))
-        scale = config.near_identity.feed_forward
-        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"), scale)
+        sizes, axes = ((2, I), ("gate", "mlp")) if config.gated_mlp else ((I,), ("mlp",))
+        bias = config.linear_bias
+        self.up = Dense(config, keys, (H,), sizes, ("embed", *axes), bias=bias)
+        scale = config.near_identity.feed_forward * config.output_scale
+        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"), scale, bias)
         self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns the hidden states [B, S, H] after the feed-forward network."""
 
         def branch(x_BxSxH: jax.Array) -> jax.Array:
-            y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
+            y_BxSxI = self.up(x_BxSxH)
+            if self.config.gated_mlp:
+                y_BxSxI, gate_BxSxI = y_BxSxI[..., 0, :], y_BxSxI[..., 1, :]
+                y_BxSxI = activation(self.config, y_BxSxI) * gate_BxSxI
+            else:
+                y_BxSxI = activation(self.config, y_BxSxI)
+            y_BxSxH = self.down(y_BxSxI)
             return dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key)
 
         return residual(self.config, self.norm, x_BxSxH, branch)
@@ -96,33 +109,12 @@ class Layer(nnx.Module):
         self,
         x_BxSxH: jax.Array,
         examples_BxS: jax.Array,
-        rotation: rotary.Rotation | None,
+        kind: Kind,
         key: jax.Array | None,
     ) -> jax.Array:
         """Returns the hidden states [B, S, H] after the layer."""
-        x_BxSxH = self.attention(x_BxSxH, examples_BxS, rotation, key)
+        x_BxSxH = self.attention(x_BxSxH, examples_BxS, kind, key)
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold_key(key, 2)))
-
-
-_POLICIES = {
-    "full": jax.checkpoint_policies.nothing_saveable,
-    "dots_saveable": jax.checkpoint_policies.dots_saveable,
-    "dots_with_no_batch_dims_saveable": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-
-
-def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
-    """Returns the body of the layer loop, rematerialized by a checkpoint policy.
-
-    The forward and backward passes of a scan are two loops, and XLA does no common-subexpression
-    elimination between them. In unrolled code it would merge the recomputed values with the first
-    ones and keep those in memory, so barriers are needed there (`prevent_cse`); inside a loop they
-    only add cost. On CPUs unrolled code saves no memory even so: XLA schedules the recomputation
-    too early.
-    """
-    if remat == "none":
-        return body
-    return jax.checkpoint(body, policy=_POLICIES[remat], prevent_cse=not looped)
 
 
 class Encoder(nnx.Module):
@@ -135,8 +127,13 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(config, keys)
         # Every leaf of the stack gets a leading [L].
         self.layers = nnx.vmap(lambda key: Layer(config, compute, Keys(key)))(
-            jax.random.split(keys(), self.num_layers)
+            jax.random.split(keys(), config.layers_of_parameters)
         )
+        if config.embedding_size:
+            E, H = config.embedding_size, config.hidden_size
+            self.projection = Dense(config, keys, (E,), (H,), ("table", "embed"))
+            if config.near_identity.head:
+                self.projection.kernel[...] = jnp.eye(E, H, dtype=jnp.float32)
         if config.norm_position == "pre":
             self.norm = LayerNorm(config, keys)
         if pooler:
@@ -159,15 +156,15 @@ class Encoder(nnx.Module):
             key: uint32 dropout key of this step, None in evaluation.
         """
         layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
-        x_BxSxH, rotation = self.embed(ids_BxS, types_BxS, positions_BxS, key)
+        x_BxSxH, kinds = self.embed(ids_BxS, types_BxS, positions_BxS, key)
 
-        def body(x, layer_and_key):
-            layer, layer_key = layer_and_key
-            return layer(x, examples_BxS, rotation, layer_key), None
+        def body(x: jax.Array, layer: Layer, kind: Kind, layer_key: jax.Array | None) -> tuple:
+            return layer(x, examples_BxS, kind, layer_key), None
 
-        unroll = min(self.compute.unroll_layers or self.num_layers, self.num_layers)
-        body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))
-        x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
+        x_BxSxH, _ = apply_layers(
+            self.layers, kinds, body, x_BxSxH, layer_keys,
+            unroll=self.compute.unroll_layers or self.num_layers, remat=self.compute.remat,
+        )  # fmt: skip
         return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
 
     def states(
@@ -182,13 +179,13 @@ class Encoder(nnx.Module):
         The arguments are those of a call in evaluation. A pre-LayerNorm encoder's final LayerNorm
         is not applied.
         """
-        x_BxSxH, rotation = self.embed(ids_BxS, types_BxS, positions_BxS)
+        x_BxSxH, kinds = self.embed(ids_BxS, types_BxS, positions_BxS)
 
-        def apply(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, jax.Array]:
-            y_BxSxH = layer(x_BxSxH, examples_BxS, rotation, None)
+        def body(x: jax.Array, layer: Layer, kind: Kind, key: jax.Array | None) -> tuple:
+            y_BxSxH = layer(x, examples_BxS, kind, key)
             return y_BxSxH, y_BxSxH
 
-        _, states_LxBxSxH = jax.lax.scan(apply, x_BxSxH, self.layers)
+        _, states_LxBxSxH = apply_layers(self.layers, kinds, body, x_BxSxH)
         return jnp.concatenate([x_BxSxH[None], states_LxBxSxH])
 
     def embed(
@@ -197,18 +194,26 @@ class Encoder(nnx.Module):
         types_BxS: jax.Array,
         positions_BxS: jax.Array,
         key: jax.Array | None = None,
-    ) -> tuple[jax.Array, rotary.Rotation | None]:
-        """Returns the input [B, S, H] of the first layer, and the rotation of each position."""
+    ) -> tuple[jax.Array, tuple[Kind, ...]]:
+        """Returns the input [B, S, H] of the first layer, and the kind of each layer."""
+        config = self.config
         embedding_key = None if key is None else fold_key(key, 0)
         x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
-        rotation = None
-        if self.config.position == "rotary":
-            rotation = rotary.rotation(positions_BxS, self.config.head_dim)
-        return constrain_batch(x_BxSxH.astype(self.compute.dtype)), rotation
+        rotations: dict[float, rotary.Rotation] = {}
 
-    def _looped(self, unroll: int) -> bool:
-        """Returns whether every layer is in a compiled loop: no remainder, over one iteration."""
-        return self.num_layers % unroll == 0 and self.num_layers > unroll
+        def kind(layer: int) -> Kind:
+            local = config.is_local(layer)
+            theta = config.local_rope_theta if local else config.global_rope_theta
+            if config.position == "rotary" and theta not in rotations:
+                rotations[theta] = rotary.rotation(positions_BxS, config.head_dim, theta)
+            normed = layer > 0 or config.first_attention_norm
+            return Kind(config.local_attention if local else 0, normed, rotations.get(theta))
+
+        kinds = tuple(kind(layer) for layer in range(self.num_layers))
+        x_BxSxH = x_BxSxH.astype(self.compute.dtype)
+        if config.embedding_size:
+            x_BxSxH = self.projection(x_BxSxH)
+        return constrain_batch(x_BxSxH), kinds
 
     def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:
         """Returns one vector per example, [B, N, H], from the hidden state of its [CLS]."""

@@ -9,16 +9,17 @@ from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
 
 
 class Transform(nnx.Module):
-    """LayerNorm(activation(dense(x))), projected to the hidden size."""
+    """LayerNorm(activation(dense(x))), projected to the width of the word embeddings."""
 
     def __init__(self, config: ModelConfig, keys: Keys, size: int, axes: Axes):
         """size: input size; axes: logical names of the kernel's two dimensions."""
         self.config = config
-        self.dense = Dense(config, keys, (size,), (config.hidden_size,), axes)
-        self.norm = LayerNorm(config, keys)
+        E, scale, bias = config.table_width, config.output_scale, config.linear_bias
+        self.dense = Dense(config, keys, (size,), (E,), axes, scale, bias)
+        self.norm = LayerNorm(config, keys, E)
 
     def __call__(self, x_BxPxI: jax.Array) -> jax.Array:
-        """[B, P, size] -> [B, P, H], in the dtype of x."""
+        """[B, P, size] -> [B, P, E], in the dtype of x."""
         return self.norm(activation(self.config, self.dense(x_BxPxI)))
 
 
@@ -32,11 +33,11 @@ def class_logits(output: Dense, x_BxNxH: jax.Array) -> jax.Array:
 
 
 def word_logits(
-    config: ModelConfig, y_BxPxH: jax.Array, table_VxH: jax.Array, bias_V: jax.Array
+    config: ModelConfig, y_BxPxE: jax.Array, table_VxE: jax.Array, bias_V: jax.Array
 ) -> jax.Array:
     """Returns float32 logits [B, P, V]; padding rows of the vocabulary get -inf."""
     logits_BxPxV = jnp.einsum(
-        "bph,vh->bpv", y_BxPxH, table_VxH.astype(y_BxPxH.dtype),
+        "bph,vh->bpv", y_BxPxE, table_VxE.astype(y_BxPxE.dtype),
         preferred_element_type=jnp.float32,
     )  # fmt: skip
     if config.padded_vocab_size > config.vocab_size:

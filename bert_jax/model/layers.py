@@ -5,6 +5,7 @@ stores its input, a LayerNorm its input and two numbers per row.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,16 +55,19 @@ class Dense(nnx.Module):
         outputs: Sequence[int],
         axes: Axes,
         scale: float = 1.0,
+        bias: bool = True,
     ):
         """scale: of the initial kernel."""
         self.contracted = len(inputs)
         init = truncated_normal(config.initializer_range * scale)
         self.kernel = param(keys, (*inputs, *outputs), axes, init)
-        self.bias = param(keys, outputs, axes[len(inputs) :], zeros)
+        self.bias: Any = param(keys, outputs, axes[len(inputs) :], zeros) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *inputs] -> [..., *outputs], in the dtype of x."""
         y = self.product(x)
+        if self.bias is None:
+            return y
         bias = self.bias[...].astype(x.dtype)
         return y + bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
 
@@ -77,25 +81,33 @@ class Dense(nnx.Module):
 class LayerNorm(nnx.Module):
     """Normalizes the last dimension, in float32."""
 
-    def __init__(self, config: ModelConfig, keys: Keys):
-        self.eps = config.layer_norm_eps
-        self.scale = param(keys, (config.hidden_size,), ("norm",), ones)
-        self.bias = param(keys, (config.hidden_size,), ("norm",), zeros)
+    def __init__(self, config: ModelConfig, keys: Keys, size: int | None = None):
+        """size: of that dimension, by default the hidden size."""
+        self.eps, size = config.layer_norm_eps, size or config.hidden_size
+        self.scale = param(keys, (size,), ("norm",), ones)
+        self.bias = param(keys, (size,), ("norm",), zeros) if config.norm_bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., H] -> [..., H], in the dtype of x."""
-        return layer_norm(x, self.scale[...], self.bias[...], self.eps)
+        bias_H = jnp.zeros_like(self.scale[...]) if self.bias is None else self.bias[...]
+        return layer_norm(x, self.scale[...], bias_H, self.eps)
 
 
 def residual(
-    config: ModelConfig, norm: LayerNorm, x: jax.Array, branch: Callable[[jax.Array], jax.Array]
+    config: ModelConfig,
+    norm: LayerNorm,
+    x: jax.Array,
+    branch: Callable[[jax.Array], jax.Array],
+    *,
+    normed: bool = True,
 ) -> jax.Array:
-    """Returns x + branch(x), normalized: the sum ("post", as BERT), or the branch's input ("pre").
+    """Returns x + branch(x), normalized: the sum ("post", as BERT), or the branch's input ("pre"),
+    unless that is not `normed`.
 
     With "pre" the sums themselves are never normalized, so gradients are well-scaled from the first
     step, and higher learning rates are stable (Xiong et al. 2020, arXiv:2002.04745).
     """
-    y = x + branch(branch_input(config, norm, x))
+    y = x + branch(branch_input(config, norm, x) if normed else x)
     return y if config.norm_position == "pre" else norm(y)
 
 

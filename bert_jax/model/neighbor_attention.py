@@ -7,11 +7,11 @@ the unigram, no head has found the neighbours yet; when one does, the loss falls
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.attention import Attention
+from bert_jax.model.attention import Attention, Kind
 from bert_jax.model.encoder import Encoder, Layer
+from bert_jax.model.layer_loop import apply_layers
 from bert_jax.model.layers import branch_input
-from bert_jax.ops.attention.xla import masked_scores
-from bert_jax.ops.rotary import Rotation
+from bert_jax.ops.attention.xla import Band, masked_scores
 from bert_jax.parallel.global_batch import Batch
 
 Sums = dict[str, jax.Array]
@@ -24,15 +24,15 @@ def neighbor_attention(encoder: Encoder, batch: Batch) -> Sums:
     tokens, the same on both sides.
     """
     examples_BxS = batch["example_ids"]
-    x_BxSxH, rotation = encoder.embed(
+    x_BxSxH, kinds = encoder.embed(
         batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
     )
 
-    def body(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        sums = _sums(layer.attention, x_BxSxH, examples_BxS, rotation)
-        return layer(x_BxSxH, examples_BxS, rotation, None), sums
+    def body(x_BxSxH: jax.Array, layer: Layer, kind: Kind, key: jax.Array | None) -> tuple:
+        sums = _sums(layer.attention, x_BxSxH, examples_BxS, kind)
+        return layer(x_BxSxH, examples_BxS, kind, key), sums
 
-    _, (left_LxA, right_LxA) = jax.lax.scan(body, x_BxSxH, encoder.layers)
+    _, (left_LxA, right_LxA) = apply_layers(encoder.layers, kinds, body, x_BxSxH)
     count = jnp.sum(_pairs(examples_BxS), dtype=jnp.float32)
     return {"left": left_LxA, "right": right_LxA, "count": count}
 
@@ -43,12 +43,15 @@ def _pairs(examples_BxS: jax.Array) -> jax.Array:
 
 
 def _sums(
-    attention: Attention, x_BxSxH: jax.Array, examples_BxS: jax.Array, rotation: Rotation | None
+    attention: Attention, x_BxSxH: jax.Array, examples_BxS: jax.Array, kind: Kind
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the sums of one layer, [A] each; x: hidden states before it."""
-    x_BxSxH = branch_input(attention.config, attention.norm, x_BxSxH)
-    q_BxSxAxD, k_BxSxAxD, _ = attention.queries_keys_values(x_BxSxH, rotation)
-    scores_BxAxSxS = masked_scores(q_BxSxAxD.swapaxes(1, 2), k_BxSxAxD.swapaxes(1, 2), examples_BxS)
+    if kind.normed:
+        x_BxSxH = branch_input(attention.config, attention.norm, x_BxSxH)
+    q_BxSxAxD, k_BxSxAxD, _ = attention.queries_keys_values(x_BxSxH, kind.rotation)
+    q_BxAxSxD, k_BxAxSxD = q_BxSxAxD.swapaxes(1, 2), k_BxSxAxD.swapaxes(1, 2)
+    band = Band(kind.window // 2) if kind.window else None
+    scores_BxAxSxS = masked_scores(q_BxAxSxD, k_BxAxSxD, examples_BxS, band)
     attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS * q_BxSxAxD.shape[-1] ** -0.5)
     weights = _pairs(examples_BxS).astype(jnp.float32)[:, None]
     left, right = (

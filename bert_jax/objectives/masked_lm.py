@@ -1,6 +1,7 @@
 """Masked language modelling: predicts masked tokens from their hidden states.
 
-Sizes: B rows, P prediction slots, H hidden, V padded vocabulary.
+Sizes: B rows, P prediction slots, H hidden, E the width of the word embeddings, V padded
+vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,14 @@ class MaskedLMHead(Transform):
     def __init__(self, config: ModelConfig, keys: Keys):
         super().__init__(config, keys, config.hidden_size, ("embed", "pooled"))
         if config.near_identity.head:
-            self.dense.kernel[...] = jnp.eye(config.hidden_size, dtype=jnp.float32)
+            H, E = config.hidden_size, config.table_width
+            self.dense.kernel[...] = jnp.eye(H, E, dtype=jnp.float32)
         self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
 
-    def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:  # type: ignore[override]
+    def __call__(self, x_BxPxH: jax.Array, table_VxE: jax.Array) -> jax.Array:  # type: ignore[override]
         """[B, P, H] -> float32 logits [B, P, V]."""
-        y_BxPxH = super().__call__(x_BxPxH)
-        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+        y_BxPxE = super().__call__(x_BxPxH)
+        return word_logits(self.config, y_BxPxE, table_VxE, self.bias[...])
 
 
 def _logits(head: MaskedLMHead, states: States, batch: Batch) -> jax.Array:
@@ -72,8 +74,8 @@ def _sums(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
 
 
 def _flops(model: ModelConfig, phase: PhaseConfig) -> float:
-    H, V = model.hidden_size, model.vocab_size
-    return 2 * phase.batch_size * phase.row_predictions * (H * H + H * V)
+    E, V = model.table_width, model.vocab_size
+    return 2 * phase.batch_size * phase.row_predictions * (model.hidden_size * E + E * V)
 
 
 MASKED_LM = Objective(

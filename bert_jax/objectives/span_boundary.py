@@ -1,6 +1,7 @@
 """SpanBERT's span boundary objective: predicts masked tokens from the states around their span.
 
-Sizes: B rows, P prediction slots, H hidden, O offset size, V padded vocabulary.
+Sizes: B rows, P prediction slots, H hidden, E the width of the word embeddings, O offset size, V
+padded vocabulary.
 """
 
 import jax
@@ -33,7 +34,7 @@ class SpanBoundaryHead(nnx.Module):
         self.offset = param(keys, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
         # Few mesh sizes divide 2H + 200, so this dimension is replicated and the output is sharded.
         self.first = Transform(config, keys, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
-        self.second = Transform(config, keys, H, ("embed", "pooled"))
+        self.second = Transform(config, keys, config.table_width, ("embed", "pooled"))
         self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
 
     def __call__(
@@ -41,13 +42,13 @@ class SpanBoundaryHead(nnx.Module):
         left_BxPxH: jax.Array,
         right_BxPxH: jax.Array,
         offsets_BxP: jax.Array,
-        table_VxH: jax.Array,
+        table_VxE: jax.Array,
     ) -> jax.Array:
         """Returns logits [B, P, V] from the states around each slot's span and its offset."""
         offset_BxPxO = self.offset[...].astype(left_BxPxH.dtype)[offsets_BxP]
         x_BxPxI = jnp.concatenate([left_BxPxH, right_BxPxH, offset_BxPxO], axis=-1)
-        y_BxPxH = self.second(self.first(x_BxPxI))
-        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+        y_BxPxE = self.second(self.first(x_BxPxI))
+        return word_logits(self.config, y_BxPxE, table_VxE, self.bias[...])
 
 
 def _logits(head: SpanBoundaryHead, states: States, batch: Batch) -> jax.Array:
@@ -61,9 +62,9 @@ def _sums(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
 
 
 def _flops(model: ModelConfig, phase: PhaseConfig) -> float:
-    H, V = model.hidden_size, model.vocab_size
+    H, E, V = model.hidden_size, model.table_width, model.vocab_size
     slots = phase.batch_size * phase.row_predictions
-    return 2 * slots * ((2 * H + OFFSET_SIZE) * H + H * H + H * V)
+    return 2 * slots * ((2 * H + OFFSET_SIZE) * E + E * E + E * V)
 
 
 SPAN_BOUNDARY = Objective(

@@ -1,7 +1,7 @@
 """Rotary position embeddings (Su et al. 2021, arXiv:2104.09864) in RoFormer's order of dimensions.
 
 At position p, each pair of neighbouring dimensions (2i, 2i+1) of queries and keys is rotated by the
-angle p / 10000^(2i/D). A score then depends on the distance between two positions only.
+angle p / theta^(2i/D). A score then depends on the distance between two positions only.
 
 In the v5e step of base (64 rows of 128 tokens per chip) rotary positions take 58.84 million cycles
 and 2.72 GiB, a learned table 56.17 and 2.41. The step of one layer takes 9.82 million cycles with
@@ -14,8 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-BASE = 10_000.0
-
 
 class Rotation(NamedTuple):
     """Cosine and sine of each position's angle in each dimension, float32 [B, S, 1, D]."""
@@ -24,10 +22,10 @@ class Rotation(NamedTuple):
     sin: jax.Array  # negative in even dimensions
 
 
-def rotation(positions_BxS: jax.Array, head_dim: int) -> Rotation:
-    """Returns the rotation of each position, which all layers and heads share."""
+def rotation(positions_BxS: jax.Array, head_dim: int, theta: float) -> Rotation:
+    """Returns the rotation of each position, which layers of the same theta and heads share."""
     dims_D = jnp.arange(head_dim)
-    frequencies_D = BASE ** -((dims_D - dims_D % 2) / head_dim)
+    frequencies_D = theta ** -((dims_D - dims_D % 2) / head_dim)
     angles = positions_BxS[..., None, None] * frequencies_D[None, None, None]
     signs_D = jnp.where(dims_D % 2, 1.0, -1.0)
     return Rotation(jnp.cos(angles), jnp.sin(angles) * signs_D[None, None, None])

@@ -8,9 +8,16 @@ import jax
 import jax.numpy as jnp
 
 
+def split_qkv(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Returns queries, keys and values [B, S, A, D] from the fused product and its bias."""
+    if bias_3xAxD is None:
+        return tuple(jnp.unstack(qkv_BxSx3xAxD, axis=2))
+    return _split_qkv(qkv_BxSx3xAxD, bias_3xAxD)
+
+
 @jax.custom_vjp
-def split_qkv(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns queries, keys and values [B, S, A, D] from the fused product and its bias.
+def _split_qkv(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[jax.Array, ...]:
+    """Adds the bias and splits.
 
     The bias gradient sums each of the three gradients before they are stacked, so XLA fuses each
     sum into the product that computes the gradient. After stacking it would need another pass.
@@ -19,11 +26,11 @@ def split_qkv(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[jax.Arra
 
 
 def _forward(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[tuple[jax.Array, ...], None]:
-    return split_qkv(qkv_BxSx3xAxD, bias_3xAxD), None
+    return _split_qkv(qkv_BxSx3xAxD, bias_3xAxD), None
 
 
 def _backward(_: None, parts_BxSxAxD: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return jnp.stack(parts_BxSxAxD, axis=2), jnp.stack([d.sum((0, 1)) for d in parts_BxSxAxD])
 
 
-split_qkv.defvjp(_forward, _backward)
+_split_qkv.defvjp(_forward, _backward)

@@ -21,6 +21,7 @@ AXES: dict[str, Any] = {
     "type": None,
     "embed": "fsdp",
     "qkv": None,
+    "gate": None,
     "heads": "tensor",
     "head_dim": None,
     "mlp": "tensor",
@@ -30,7 +31,7 @@ AXES: dict[str, Any] = {
     "norm": None,
 }
 # Dimensions along which separate matrices are stacked in one array.
-STACKED = {"layers", "qkv"}
+STACKED = {"layers", "qkv", "gate"}
 
 
 def spec(*axes: str) -> P:
@@ -53,7 +54,8 @@ def constrain_batch(x: jax.Array) -> jax.Array:
 def param_axes(abstract: nnx.State) -> dict:
     """Returns the logical axes of each parameter, a dict like the parameters' of tuples of names.
 
-    "layers" comes first if layers are stacked; "qkv" is the dimension over fused matrices.
+    "layers" comes first if layers are stacked; "qkv" and "gate" are dimensions over fused
+    matrices.
     """
 
     def leaf(variable: nnx.Variable) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.errors import UserError
-from bert_jax.ops.attention import cudnn, pallas, xla
+from bert_jax.ops.attention import cudnn, local, pallas, xla
 from bert_jax.parallel.partition import spec
 
 # Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
@@ -78,11 +78,12 @@ def attend(
     v_BxSxAxD: jax.Array,
     examples_BxS: jax.Array,
     *,
+    window: int,
     rate: float,
     key: jax.Array | None,
 ) -> jax.Array:
-    """Returns attention by the kernel that `resolve` chose; with dropout, or where a position reads
-    another example than its own, always by XLA.
+    """Returns attention by the kernel that `resolve` chose; within a window, with dropout, or where
+    a position reads another example than its own, always by XLA.
 
     The other arguments and the result are the same as in `xla.attend`.
     """
@@ -90,6 +91,8 @@ def attend(
     if name == "auto":
         name = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
+    if window:
+        return local.attend(*arrays, window=window, rate=rate, key=key)
     if name == "xla" or (key is not None and rate > 0) or examples_BxS.ndim == 3:
         return xla.attend(*arrays, rate=rate, key=key)
     kernel = _KERNELS[name]

@@ -22,7 +22,7 @@ sum in float32, and dropout scales no rounded array.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +33,25 @@ from bert_jax.ops.dropout import keep_mask
 NEVER = -1e9
 
 
+Examples = jax.Array | tuple[jax.Array, jax.Array]
+
+
+class Band(NamedTuple):
+    """The keys that a window leaves to each query: from i + offset - half to i + offset + half."""
+
+    half: int
+    offset: int = 0
+
+
 def attend(
     q_BxSxAxD: jax.Array,
     k_BxSxAxD: jax.Array,
     v_BxSxAxD: jax.Array,
-    examples_BxS: jax.Array,
+    examples_BxS: Examples,
     *,
     rate: float = 0.0,
     key: jax.Array | None = None,
+    band: Band | None = None,
 ) -> jax.Array:
     """Returns scaled dot-product attention [B, S, A, D], in the dtype of the values.
 
@@ -48,51 +59,68 @@ def attend(
 
     Args:
         examples_BxS: id of the example of each position; a position attends only to positions of
-            its own example. [B, 2, S]: the example that each position reads, and its own.
+            its own example. [B, 2, S], or a pair of arrays: the example that each position reads,
+            and its own. Of a pair, keys and values may have another length than queries.
         rate, key: rate and uint32 key of the attention dropout; None for no dropout.
+        band: the keys in the window of each query; None: all.
     """
     q_BxSxAxD = q_BxSxAxD * (q_BxSxAxD.shape[-1] ** -0.5)
     # Heads first, as in a product of batches: XLA for CPUs takes 0.6 times as long.
     q_BxAxSxD, k_BxAxSxD, v_BxAxSxD = (x.swapaxes(1, 2) for x in (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD))
-    y_BxAxSxD = _attend(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate)
+    y_BxAxSxD = _attend(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate, band)
     return y_BxAxSxD.swapaxes(1, 2)
 
 
-def masked_scores(q_BxAxSxD: jax.Array, k_BxAxSxD: jax.Array, examples_BxS: jax.Array) -> jax.Array:
-    """Returns q · k in float32 [B, A, S, S] within an example, NEVER between examples."""
+def masked_scores(
+    q_BxAxSxD: jax.Array, k_BxAxSxD: jax.Array, examples_BxS: Examples, band: Band | None = None
+) -> jax.Array:
+    """Returns q · k in float32 [B, A, S, S] within an example and the band, NEVER elsewhere."""
     scores_BxAxSxS = jnp.einsum(
         "baqd,bakd->baqk", q_BxAxSxD, k_BxAxSxD, preferred_element_type=jnp.float32
     )
-    reads_BxS = own_BxS = examples_BxS
-    if examples_BxS.ndim == 3:
-        reads_BxS, own_BxS = examples_BxS[:, 0], examples_BxS[:, 1]
+    reads_BxS, own_BxS = reads_and_own(examples_BxS)
     allowed_Bx1xSxS = (reads_BxS[:, :, None] == own_BxS[:, None, :])[:, None]
+    if band:
+        queries, keys = (jnp.arange(x.shape[-1]) for x in (reads_BxS, own_BxS))
+        within_SxS = jnp.abs(keys[None, :] - queries[:, None] - band.offset) <= band.half
+        allowed_Bx1xSxS &= within_SxS[None, None]
     return jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def reads_and_own(examples_BxS: Examples) -> tuple[jax.Array, jax.Array]:
+    """Returns the example that each position reads, and its own."""
+    if isinstance(examples_BxS, tuple):
+        return examples_BxS
+    if examples_BxS.ndim == 3:
+        return examples_BxS[:, 0], examples_BxS[:, 1]
+    return examples_BxS, examples_BxS
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _attend(
     q_BxAxSxD: jax.Array,
     k_BxAxSxD: jax.Array,
     v_BxAxSxD: jax.Array,
-    examples_BxS: jax.Array,
+    examples_BxS: Examples,
     key: jax.Array | None,
     rate: float,
+    band: Band | None,
 ) -> jax.Array:
     """Returns attention for queries that are already scaled."""
-    return _forward(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate)[0]
+    return _forward(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate, band)[0]
 
 
 def _forward(
     q_BxAxSxD: jax.Array,
     k_BxAxSxD: jax.Array,
     v_BxAxSxD: jax.Array,
-    examples_BxS: jax.Array,
+    examples_BxS: Examples,
     key: jax.Array | None,
     rate: float,
+    band: Band | None,
 ) -> tuple[jax.Array, tuple]:
     dtype = v_BxAxSxD.dtype
-    scores_BxAxSxS = masked_scores(q_BxAxSxD, k_BxAxSxD, examples_BxS)
+    scores_BxAxSxS = masked_scores(q_BxAxSxD, k_BxAxSxD, examples_BxS, band)
     e_BxAxSxS = jnp.exp(scores_BxAxSxS - scores_BxAxSxS.max(-1, keepdims=True))
     e_BxAxSxS = _rounded(e_BxAxSxS, dtype)
     t_BxAxSx1 = e_BxAxSxS.sum(-1, keepdims=True) * _keep_probability(key, rate)
@@ -106,7 +134,9 @@ def _forward(
     return y_BxAxSxD.astype(dtype), residuals
 
 
-def _backward(rate: float, residuals: tuple, dy_BxAxSxD: jax.Array) -> tuple[Any, ...]:
+def _backward(
+    rate: float, band: Band | None, residuals: tuple, dy_BxAxSxD: jax.Array
+) -> tuple[Any, ...]:
     q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, e_BxAxSxS, t_BxAxSx1, y_BxAxSxD, key = residuals
     g_BxAxSxD = _rounded(dy_BxAxSxD / t_BxAxSx1, dy_BxAxSxD.dtype)
     sums_BxAxSx1 = (g_BxAxSxD * y_BxAxSxD).sum(-1, keepdims=True) * _keep_probability(key, rate)
