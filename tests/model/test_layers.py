@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from small import COMPUTE, model_config
 
-from bert_jax.model.attention import Attention
+from bert_jax.model.attention import Attention, Kind
 from bert_jax.model.encoder import FeedForward
 from bert_jax.model.heads import word_logits
 from bert_jax.model.layers import Keys, LayerNorm, activation
@@ -79,7 +79,7 @@ def test_a_sublayer_adds_its_input(norm_position: str) -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, config.hidden_size)), jnp.float32)
     normalized = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
     wanted = normalized if norm_position == "post" else x
-    y = attention(x, jnp.ones((2, 6), int), None, None)
+    y = attention(x, jnp.ones((2, 6), int), Kind(0, True, None), None)
     np.testing.assert_allclose(y, wanted, atol=1e-5)
     np.testing.assert_allclose(mlp(x, None), wanted, atol=1e-5)
 

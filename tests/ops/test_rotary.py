@@ -24,16 +24,16 @@ def by_complex_numbers(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 def test_pairs_of_neighbours_turn_by_the_angle_of_their_position():
     x, positions = draw(0), np.random.default_rng(1).integers(0, 512, (B, S))
-    got = rotate(x, rotation(jnp.asarray(positions), D))
+    got = rotate(x, rotation(jnp.asarray(positions), D, 10_000.0))
     np.testing.assert_allclose(got, by_complex_numbers(np.asarray(x), positions), atol=1e-4)
-    np.testing.assert_array_equal(rotate(x, rotation(jnp.zeros((B, S), jnp.int32), D)), x)
+    np.testing.assert_array_equal(rotate(x, rotation(jnp.zeros((B, S), jnp.int32), D, 10_000.0)), x)
 
 
 def test_scores_depend_on_distances_only():
     q, k, positions = draw(0), draw(1), jnp.tile(jnp.arange(S), (B, 1))
 
     def scores(first: int) -> jax.Array:
-        by = rotation(positions + first, D)
+        by = rotation(positions + first, D, 10_000.0)
         return jnp.einsum("bqad,bkad->baqk", rotate(q, by), rotate(k, by))
 
     np.testing.assert_allclose(scores(100), scores(0), atol=1e-3)
@@ -42,16 +42,16 @@ def test_scores_depend_on_distances_only():
 
 def test_the_gradient_turns_back():
     x, gradient = draw(0), draw(1)
-    by = rotation(jnp.tile(jnp.arange(S), (B, 1)), D)
+    by = rotation(jnp.tile(jnp.arange(S), (B, 1)), D, 10_000.0)
     (got,) = jax.vjp(lambda x: rotate(x, by), x)[1](gradient)
-    back = rotation(-jnp.tile(jnp.arange(S), (B, 1)), D)
+    back = rotation(-jnp.tile(jnp.arange(S), (B, 1)), D, 10_000.0)
     np.testing.assert_allclose(got, rotate(gradient, back), atol=1e-6)
 
 
 @pytest.mark.parametrize("position", [1, 511])
 def test_bfloat16_is_rounded_once(position: int):
     x = draw(0).astype(jnp.bfloat16)
-    by = rotation(jnp.full((B, S), position), D)
+    by = rotation(jnp.full((B, S), position), D, 10_000.0)
     exact = rotate(x.astype(jnp.float32), by).astype(jnp.bfloat16)
     assert rotate(x, by).dtype == jnp.bfloat16
     np.testing.assert_array_equal(rotate(x, by).astype(jnp.float32), exact.astype(jnp.float32))

@@ -78,14 +78,15 @@ def attend(
     v_BxSxAxD: jax.Array,
     examples_BxS: jax.Array,
     *,
-    window: int,
+    window: int = 0,
     rate: float,
     key: jax.Array | None,
 ) -> jax.Array:
     """Returns attention by the kernel that `resolve` chose; within a window, with dropout, or where
     a position reads another example than its own, always by XLA.
 
-    The other arguments and the result are the same as in `xla.attend`.
+    The other arguments and the result are the same as in `xla.attend`; window: see `local.attend`,
+    0 for attention to all.
     """
     S, D = q_BxSxAxD.shape[1], q_BxSxAxD.shape[3]
     if name == "auto":
