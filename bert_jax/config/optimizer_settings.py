@@ -2,14 +2,15 @@
 
 import dataclasses
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from bert_jax.config.on_resume import FIXED
 from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.ranges import Amount, BelowOne, Count, Positive
 from bert_jax.data_pipeline.settings import Share, Whole, Within
 
-ScheduleName = Literal["bert", "fairseq", "wsd"]
+ScheduleName = Literal["bert", "fairseq", "wsd", "trapezoid"]
+STABLE: Final = ("wsd", "trapezoid")  # those with a stable rate, and a decay at the end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,11 @@ class OptimizerConfig:
     # The width of the model that the rate is for; others have it times this / their width. 0 = any.
     base_width: Whole = 0
     warmup_steps: Whole = 10_000
-    # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.
+    # decays from step 0; fairseq: after the warmup; wsd and trapezoid: at the end, after a stable
+    # rate, as a power and as 1 - the root.
     schedule: ScheduleName = "bert"
     decay_power: Amount = 1.0  # exponent of the remaining fraction of steps; 1 = linear
-    decay_share: Share = 0.1  # wsd: the share of the steps in which the rate decays
+    decay_share: Share = 0.1  # of the steps in which the rate of wsd and trapezoid decays
     # phase: each phase has its own warmup and decay.
     schedule_over: Literal["run", "phase"] = "run"
     phase_moments: Literal["carry", "reset"] = "carry"  # or reset, at the start of each later phase
@@ -53,15 +55,21 @@ class OptimizerConfig:
         return rate * self.base_width / width if self.base_width else rate
 
     def span(
-        self, steps: int, width: int, learning_rate: float | None, warmup_steps: int | None
+        self,
+        steps: int,
+        width: int,
+        learning_rate: float | None = None,
+        warmup_steps: int | None = None,
+        decay_share: float | None = None,
     ) -> "ScheduleSpan":
-        """Returns a span of `steps` steps; None: the rate and the warmup of the optimizer."""
+        """Returns a span of `steps` steps; None: the value of the optimizer."""
+        share = self.decay_share if decay_share is None else decay_share
         return ScheduleSpan(
             steps=steps,
             learning_rate=self.peak(width, learning_rate),
             warmup_steps=self.warmup_steps if warmup_steps is None else warmup_steps,
             decay_power=self.decay_power,
-            decay_steps=round(self.decay_share * steps),
+            decay_steps=round(share * steps),
         )
 
 
@@ -73,4 +81,4 @@ class ScheduleSpan:
     learning_rate: float  # the peak
     warmup_steps: int
     decay_power: float = 1.0
-    decay_steps: int = 0  # at the end, only of wsd
+    decay_steps: int = 0  # at the end, only of wsd and trapezoid

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from bert_jax.config.activations import Activation
 from bert_jax.config.layer_settings import LayerSettings
 from bert_jax.config.on_resume import FREE, ROUNDS
-from bert_jax.config.optimizer_settings import OptimizerConfig, ScheduleSpan
+from bert_jax.config.optimizer_settings import STABLE, OptimizerConfig, ScheduleSpan
 from bert_jax.config.ranges import (
     BATCH_TOKENS,
     INT32,
@@ -47,7 +47,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
-from bert_jax.data_pipeline.settings import Settings, Whole, Within
+from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 from bert_jax.errors import UserError
 
 
@@ -201,6 +201,7 @@ class PhaseConfig:
     # Only with schedule_over = "phase".
     learning_rate: Amount | None = field(default=None, metadata=FREE)
     warmup_steps: Whole | None = field(default=None, metadata=FREE)  # the same
+    decay_share: Share | None = field(default=None, metadata=FREE)  # the same
 
     @property
     def row_tokens(self) -> int:
@@ -230,7 +231,7 @@ class ComputeConfig:
     dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of activations; parameters stay float32
     unroll_layers: Whole = 0  # layers per scan iteration; 0 = all (no scan)
     # "auto" is the fastest that the devices have; with attention dropout always "xla".
-    attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
+    attention: Literal["auto", "xla", "pallas", "splash", "cudnn"] = "auto"
     # Activations stored for the backward pass: all, none, or a policy of jax.checkpoint_policies.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"] = "none"
     # Shard parameters and moments over the data axis too; parameters are gathered for a step,
@@ -325,14 +326,14 @@ class Config:
             raise UserError(
                 f"config.phases: {self.total_steps} steps in total; the maximum is {INT32}"
             )
-        if self.optimizer.schedule == "wsd":
+        if self.optimizer.schedule in STABLE:
             self._check_wsd()
         if not self.task.name and self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
                 'set config.model.type_vocab_size=2, or config.data.pairing="full_sentences"'
             )
-        kernel = self.compute.attention in ("pallas", "cudnn")
+        kernel = self.compute.attention not in ("auto", "xla")
         if kernel and self.model.attention_probs_dropout_prob > 0:
             raise UserError(
                 f'config.compute.attention="{self.compute.attention}" has no attention dropout; '
@@ -370,7 +371,8 @@ class Config:
                 f"{where}.batch_size={phase.batch_size} is not a multiple of "
                 f"micro_batches={phase.micro_batches}; change one of them"
             )
-        own = [n for n in ("learning_rate", "warmup_steps") if getattr(phase, n) is not None]
+        names = ("learning_rate", "warmup_steps", "decay_share")
+        own = [name for name in names if getattr(phase, name) is not None]
         if own and self.optimizer.schedule_over == "run":
             raise UserError(
                 f"{where}.{own[0]} has no effect with one schedule over the entire run; set "
@@ -381,8 +383,8 @@ class Config:
         for span in self.schedule_spans:
             if span.warmup_steps + span.decay_steps > span.steps:
                 raise UserError(
-                    f'config.optimizer.schedule="wsd": {span.warmup_steps} steps of warmup and '
-                    f"{span.decay_steps} of decay (decay_share={self.optimizer.decay_share}) are "
+                    f'config.optimizer.schedule="{self.optimizer.schedule}": '
+                    f"{span.warmup_steps} steps of warmup and {span.decay_steps} of decay are "
                     f"more than the {span.steps} steps of the {self.optimizer.schedule_over}; "
                     "lower warmup_steps or decay_share, or raise the steps"
                 )
@@ -392,9 +394,11 @@ class Config:
         """The span of each learning-rate schedule: the run, or each phase (`schedule_over`)."""
         width = self.model.hidden_size
         if self.optimizer.schedule_over == "run":
-            return (self.optimizer.span(self.total_steps, width, None, None),)
+            return (self.optimizer.span(self.total_steps, width),)
         return tuple(
-            self.optimizer.span(phase.steps, width, phase.learning_rate, phase.warmup_steps)
+            self.optimizer.span(
+                phase.steps, width, phase.learning_rate, phase.warmup_steps, phase.decay_share
+            )
             for phase in self.phases
         )
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bert_jax.config.optimizer_settings import STABLE
 from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError
@@ -181,11 +182,11 @@ def _times_due(every: int, first: int, last: int) -> int:
 
 def _shortest(config: Config) -> int:
     """Returns the steps of the shortest run that trains beyond its warmups, before any decay."""
-    wsd = config.optimizer.schedule == "wsd"
-    rest = 1 - config.optimizer.decay_share * wsd
+    stable = config.optimizer.schedule in STABLE
     shortest = len(config.phases)
     for span in config.schedule_spans:
         if span.warmup_steps:
+            rest = 1 - stable * span.decay_steps / span.steps
             share = config.total_steps / span.steps
             shortest = max(shortest, math.ceil((span.warmup_steps / rest + 1) * share))
     return shortest

@@ -17,7 +17,7 @@ from small import run_config
 
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.ops.attention import cudnn, dispatch, pallas, xla
+from bert_jax.ops.attention import cudnn, dispatch, pallas, splash, xla
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 
@@ -58,6 +58,15 @@ def both_ways(form: Any, q: Any, k: Any, v: Any, examples: Any, dy: Any) -> list
 def test_the_tpu_kernel_equals_the_plain_form(shape: tuple, packed: bool) -> None:
     arrays = arrays_of(*shape, packed=packed)
     for e, g in zip(both_ways(xla.attend, *arrays), both_ways(interpreted, *arrays), strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_the_kernel_of_long_rows_equals_the_plain_form(packed: bool) -> None:
+    """640 positions are five blocks of queries and of keys."""
+    arrays = arrays_of(1, 640, 2, 64, packed=packed)
+    long = functools.partial(splash.attend, interpret=True)
+    for e, g in zip(both_ways(xla.attend, *arrays), both_ways(long, *arrays), strict=True):
         np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
 
 
@@ -210,7 +219,7 @@ def test_a_form_that_cannot_run_is_refused_in_one_line(
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("form", ["pallas", "cudnn"])
+@pytest.mark.parametrize("form", ["pallas", "splash", "cudnn"])
 def test_a_kernel_that_should_drop_probabilities_is_refused(form: str) -> None:
     with pytest.raises(UserError, match="has no attention dropout"):
         config_of(form, drop=0.1)
@@ -223,7 +232,9 @@ def test_a_kernel_that_should_drop_probabilities_is_refused(form: str) -> None:
         ("auto", 512, None, True),
         ("auto", 512, 7, False),
         ("auto", 520, None, False),
-        ("auto", 2048, None, False),
+        ("auto", 2048, None, True),
+        ("auto", 2000, None, False),
+        ("splash", 2048, None, True),
         ("pallas", 128, None, True),
     ],
 )

@@ -47,7 +47,21 @@ def minicpms(updates: int, peak: float, warmup: int, total: int, power: float = 
     return peak * (max(total - updates, 0) / max(decay, 1)) ** power
 
 
-ORIGINALS = {"bert": published, "fairseq": fairseqs, "wsd": minicpms}
+def modernberts(updates: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:
+    """ModernBERT's trapezoid: 1 - sqrt of the share of the decay that is done."""
+    decay = round(0.1 * total)
+    if updates < warmup:
+        return peak * updates / warmup
+    done = min(max(updates - (total - decay), 0) / max(decay, 1), 1)
+    return 0.0 if updates >= total else peak * (1 - done**0.5)
+
+
+ORIGINALS = {
+    "bert": published,
+    "fairseq": fairseqs,
+    "wsd": minicpms,
+    "trapezoid": modernberts,
+}
 
 
 def with_phases(*phases: dict[str, Any], **optimizer: object) -> Config:
@@ -150,7 +164,7 @@ def test_warmup_and_decay_longer_than_the_steps_are_one_line(over):
     steps = {"run": (10, 20), "phase": (5, 10)}[over]
     assert str(error.value) == (
         f'config.optimizer.schedule="wsd": 11 steps of warmup and {steps[0]} of decay '
-        f"(decay_share=0.5) are more than the {steps[1]} steps of the {over}; lower warmup_steps "
+        f"are more than the {steps[1]} steps of the {over}; lower warmup_steps "
         "or decay_share, or raise the steps"
     )
 

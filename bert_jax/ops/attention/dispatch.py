@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.errors import UserError
-from bert_jax.ops.attention import cudnn, local, pallas, xla
+from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
 from bert_jax.parallel.partition import spec
 
 # Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
@@ -24,13 +24,19 @@ def _has_cudnn(device: jax.Device) -> bool:
         return False
 
 
-_KERNELS = {"pallas": pallas.attend, "cudnn": cudnn.attend}
-_SUPPORTS = {"pallas": pallas.supports, "cudnn": cudnn.supports}
-_RUNS = {"pallas": lambda device: device.platform == "tpu", "cudnn": _has_cudnn}
-_DEVICES = {"pallas": "TPUs", "cudnn": "NVIDIA GPUs (Ampere or later)"}
+def _is_tpu(device: jax.Device) -> bool:
+    return device.platform == "tpu"
+
+
+_KERNELS = {"pallas": pallas.attend, "splash": splash.attend, "cudnn": cudnn.attend}
+_SUPPORTS = {"pallas": pallas.supports, "splash": splash.supports, "cudnn": cudnn.supports}
+_RUNS = {"pallas": _is_tpu, "splash": _is_tpu, "cudnn": _has_cudnn}
+_DEVICES = {"pallas": "TPUs", "splash": "TPUs", "cudnn": "NVIDIA GPUs (Ampere or later)"}
 _SHAPES = {
     "pallas": f"a row length that is a multiple of {pallas.LANES}, at most "
     f"{pallas.LONGEST}, and a head dimension that is a multiple of 8",
+    "splash": f"a row length that is a multiple of {splash.LANES} and a head dimension that is a "
+    "multiple of 8",
     "cudnn": "an even row length and a head dimension that is a multiple of 8, at most 128",
 }
 
@@ -71,6 +77,13 @@ def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
     return None
 
 
+def _fastest_on_tpu(length: int, head_dim: int) -> str:
+    if length < _LONG:
+        return "xla"
+    kernels = ("pallas", "splash")
+    return next((name for name in kernels if _SUPPORTS[name](length, head_dim)), "xla")
+
+
 def attend(
     name: str,
     q_BxSxAxD: jax.Array,
@@ -90,7 +103,7 @@ def attend(
     """
     S, D = q_BxSxAxD.shape[1], q_BxSxAxD.shape[3]
     if name == "auto":
-        name = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
+        name = _fastest_on_tpu(S, D)
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
     if window:
         return local.attend(*arrays, window=window, rate=rate, key=key)
