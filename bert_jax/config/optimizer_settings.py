@@ -17,7 +17,8 @@ STABLE: Final = ("wsd", "trapezoid")  # those with a stable rate, and a decay at
 class OptimizerConfig:
     """`bert_adamw` is original BERT's (no bias correction); `adamw` is Loshchilov and Hutter's.
 
-    `muon` is Muon for the matrices of the layers and `adamw` for everything else.
+    `stable_adamw` is `adamw` whose rate is lower for tensors with sudden large gradients; `muon` is
+    Muon for the matrices of the layers and `adamw` for everything else.
     """
 
     name: Annotated[str, OPTIMIZERS] = field(default="bert_adamw", metadata=FIXED)

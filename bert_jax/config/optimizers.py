@@ -11,6 +11,7 @@ OPTIMIZERS: Final[Registry[Any]] = Registry(
     {
         "bert_adamw": "bert_jax.optimizers.adam:BERT_ADAMW",
         "adamw": "bert_jax.optimizers.adam:ADAMW",
+        "stable_adamw": "bert_jax.optimizers.stable_adamw:STABLE_ADAMW",
         "muon": "bert_jax.optimizers.muon:MUON",
         "lamb": "bert_jax.optimizers.lamb:LAMB",
         "lamb_albert": "bert_jax.optimizers.lamb:LAMB_ALBERT",

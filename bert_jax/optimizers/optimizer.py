@@ -32,11 +32,12 @@ class Optimizer:
 
     Attributes:
         make: (config, axes, storage), as in `make_optimizer` -> a transformation from clipped
-            gradients to updates, without weight decay and learning rate.
+            gradients to updates, without learning rate, and without weight decay unless `decays`.
         moments: fields that mirror the parameters. They are sharded like these, stored in
             `config.moment_dtype`, and zeros where a phase resets moments.
         rounded_at_random: those of them that a step changes by less than bfloat16 can tell.
         counts: fields with one number, zero where a phase resets the count.
+        decays: `make`'s updates include weight decay (`decayed_weights`).
         after_decay: axes -> a transformation of updates that include weight decay.
         compiler_options: of the training step, by the platform of the devices.
     """
@@ -45,6 +46,7 @@ class Optimizer:
     moments: tuple[str, ...]
     rounded_at_random: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    decays: bool = False
     after_decay: Callable[[Any], optax.GradientTransformation] = lambda axes: optax.identity()
     compiler_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -57,6 +59,15 @@ def weight_decay_mask(params: Any) -> Any:
         return not names & {"bias", "norm"}
 
     return jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def decayed_weights(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Returns a transformation that adds weight_decay·p to the updates."""
+    everything = functools.partial(
+        jax.tree.map, lambda _: True
+    )  # a mask too, so that both have the same state
+    on = weight_decay_mask if config.weight_decay_on == "weights" else everything
+    return optax.add_decayed_weights(config.weight_decay, mask=on)
 
 
 def optimizer_of(
@@ -88,7 +99,7 @@ def make_optimizer(
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array
-            (`partition.param_axes`). Only LAMB, Muon and layer-wise rates read it.
+            (`partition.param_axes`).
         storage: a tree of NamedShardings of parameters and moments, which Muon needs on several
             devices.
 
@@ -98,14 +109,10 @@ def make_optimizer(
     """
     row: Optimizer = OPTIMIZERS[config.name]
     scale = row.make(config, axes, storage)
-    everything = functools.partial(
-        jax.tree.map, lambda _: True
-    )  # a mask too, so that both have the same state
-    on = weight_decay_mask if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         moments.keep_in(config.moment_dtype, row.moments, row.rounded_at_random, scale),
-        optax.add_decayed_weights(config.weight_decay, mask=on),
+        optax.identity() if row.decays else decayed_weights(config),
         row.after_decay(axes),
         *([layer_decay.scale_by_layer(config.layer_decay, axes)] * (config.layer_decay < 1)),
     )

@@ -247,6 +247,7 @@ def test_the_tpu_kernel_gives_the_same_numbers(
         nightly(("lamb", {"data": 4, "fsdp": 2}), "lamb-4x2"),
         nightly(("lamb_all", {"data": 8}), "lamb_all-data8"),
         slow(("lamb_all", {"data": 4, "fsdp": 2}), "lamb_all-4x2"),
+        slow(("stable_adamw", {"data": 4, "fsdp": 2}), "stable_adamw-4x2"),
     ],
 )
 def test_a_split_optimizer_gives_the_same_numbers(name: str, mesh: dict) -> None:

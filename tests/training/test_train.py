@@ -74,7 +74,10 @@ def test_one_and_eight_devices_give_the_same_loss(store):
     assert compiled == 1
 
 
-@pytest.mark.parametrize("name", ["bert_adamw", pytest.param("muon", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["bert_adamw", *(pytest.param(n, marks=pytest.mark.slow) for n in ("muon", "stable_adamw"))],
+)
 def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
     config = small_config(store)
     config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name=name))
