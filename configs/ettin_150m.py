@@ -1,0 +1,21 @@
+r"""The encoder Ettin of 150 million parameters: ModernBERT's layers, 22 of them, 768 wide.
+
+    bert-jax pretrain --config=ettin_150m --config.data.store=STORE --workdir=RUN
+
+Weller et al. 2025 (arXiv 2507.11412): rate 0.0008, decay 1e-05. The recipe, and what is other than
+in the release, is as in `ettin_17m`. With the vocabulary of the release 149,655,232 parameters. Not
+measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs import ettin_17m, modernbert_base
+
+SLICE = "v5e-16"
+
+
+def get_config() -> ConfigDict:
+    config = modernbert_base.get_config()
+    ettin_17m.size(config, width=768, heads=12, layers=22, intermediate=1152)
+    ettin_17m.recipe(config, rate=0.0008, weight_decay=1e-05)
+    return config

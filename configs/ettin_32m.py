@@ -1,0 +1,21 @@
+r"""The encoder Ettin of 32 million parameters: ModernBERT's layers, 10 of them, 384 wide.
+
+    bert-jax pretrain --config=ettin_32m --config.data.store=STORE --workdir=RUN
+
+Weller et al. 2025 (arXiv 2507.11412): rate 0.003, decay 0.0003. The recipe, and what is other than
+in the release, is as in `ettin_17m`. With the vocabulary of the release 32,081,344 parameters. Not
+measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs import ettin_17m, modernbert_base
+
+SLICE = "v5e-4"
+
+
+def get_config() -> ConfigDict:
+    config = modernbert_base.get_config()
+    ettin_17m.size(config, width=384, heads=6, layers=10, intermediate=576)
+    ettin_17m.recipe(config, rate=0.003, weight_decay=0.0003)
+    return config

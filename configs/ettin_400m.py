@@ -1,0 +1,21 @@
+r"""The encoder Ettin of 400 million parameters: ModernBERT's layers, 28 of them, 1,024 wide.
+
+    bert-jax pretrain --config=ettin_400m --config.data.store=STORE --workdir=RUN
+
+Weller et al. 2025 (arXiv 2507.11412): rate 0.0005, decay 1e-05. The recipe, and what is other than
+in the release, is as in `ettin_17m`. With the vocabulary of the release 395,881,664 parameters. Not
+measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs import ettin_17m, modernbert_base
+
+SLICE = "v5e-32"
+
+
+def get_config() -> ConfigDict:
+    config = modernbert_base.get_config()
+    ettin_17m.size(config, width=1024, heads=16, layers=28, intermediate=2624)
+    ettin_17m.recipe(config, rate=0.0005, weight_decay=1e-05)
+    return config

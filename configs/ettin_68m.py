@@ -1,0 +1,21 @@
+r"""The encoder Ettin of 68 million parameters: ModernBERT's layers, 19 of them, 512 wide.
+
+    bert-jax pretrain --config=ettin_68m --config.data.store=STORE --workdir=RUN
+
+Weller et al. 2025 (arXiv 2507.11412): rate 0.003, decay 0.0003. The recipe, and what is other than
+in the release, is as in `ettin_17m`. With the vocabulary of the release 68,457,664 parameters. Not
+measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs import ettin_17m, modernbert_base
+
+SLICE = "v5e-8"
+
+
+def get_config() -> ConfigDict:
+    config = modernbert_base.get_config()
+    ettin_17m.size(config, width=512, heads=8, layers=19, intermediate=768)
+    ettin_17m.recipe(config, rate=0.003, weight_decay=0.0003)
+    return config

@@ -1,0 +1,19 @@
+r"""mmBERT-small: 384 wide.
+
+    bert-jax pretrain --config=mmbert_small --config.data.store=STORE --workdir=RUN
+
+Marone et al. 2025 (arXiv 2509.06888). The recipe, and what is other than in the release, is as in
+`mmbert_base`. With Gemma 2's vocabulary 140,897,536 parameters. Not measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs import mmbert_base
+
+SLICE = "v5e-16"
+
+
+def get_config() -> ConfigDict:
+    config = mmbert_base.get_config()
+    config.model.hidden_size, config.model.num_attention_heads = 384, 6
+    return config
