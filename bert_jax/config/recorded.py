@@ -7,7 +7,7 @@ what the user configured.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig, with_head
 from bert_jax.extensions.registry import check_rows
@@ -40,13 +40,17 @@ def config_of(description: Mapping[str, Any]) -> Config:
     Raises:
         UserError: as `settings_of`.
     """
-    config = settings_of(description)
-    return config.with_model(_with_head(config.model, description))
+    return settings_of(description).with_model(model_of(description))
 
 
 def model_of(description: Mapping[str, Any]) -> ModelConfig:
-    """Returns the architecture of a run's model, as `config_of`."""
-    model = from_dict(description["config"]["model"], ModelConfig, "config.model")
+    """Returns the architecture of a run's model, as `config_of`; of a checkpoint, as its phase has
+    it."""
+    config = description["config"]
+    model = from_dict(config["model"], ModelConfig, "config.model")
+    if "phase" in description:
+        own = from_dict(config["phases"][description["phase"]], PhaseConfig, "config.phases")
+        model = own.model(model)
     return _with_head(model, description)
 
 

@@ -20,7 +20,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.activations import Activation
-from bert_jax.config.layer_settings import LayerSettings
+from bert_jax.config.layer_settings import LayerSettings, Theta
 from bert_jax.config.on_resume import FREE, ROUNDS
 from bert_jax.config.optimizer_settings import STABLE, OptimizerConfig, ScheduleSpan
 from bert_jax.config.ranges import (
@@ -198,10 +198,17 @@ class PhaseConfig:
     max_predictions: Positions = 20
     examples_per_row: Positions = 1  # above 1: sequence packing
     row_length: Annotated[int, Within(0, 2**17)] = 0  # tokens per packed row; 0 = seq_length
+    global_rope_theta: Theta | None = None  # None: the model's
     # Only with schedule_over = "phase".
     learning_rate: Amount | None = field(default=None, metadata=FREE)
     warmup_steps: Whole | None = field(default=None, metadata=FREE)  # the same
     decay_share: Share | None = field(default=None, metadata=FREE)  # the same
+
+    def model(self, model: ModelConfig) -> ModelConfig:
+        """Returns the model of a run as it is in this phase."""
+        if self.global_rope_theta is None:
+            return model
+        return dataclasses.replace(model, global_rope_theta=self.global_rope_theta)
 
     @property
     def row_tokens(self) -> int:
@@ -341,6 +348,11 @@ class Config:
             )
 
     def _check_phase(self, where: str, phase: PhaseConfig) -> None:
+        if phase.global_rope_theta is not None and self.model.position != "rotary":
+            raise UserError(
+                f"{where}.global_rope_theta={phase.global_rope_theta:g} has no effect without "
+                'rotary positions; set config.model.position="rotary", or leave it None'
+            )
         if phase.seq_length > self.model.max_position_embeddings:
             raise UserError(
                 f"{where}.seq_length={phase.seq_length} exceeds "
@@ -454,10 +466,11 @@ class Config:
         return dataclasses.replace(self, model=model)
 
     def with_only(self, phase: PhaseConfig) -> "Config":
-        """Returns the configuration with one phase and without its wsd schedule, whose warmup and
-        decay need not fit into the steps of that phase."""
+        """Returns the configuration with one phase, its model, and without a schedule whose warmup
+        and decay need not fit into the steps of that phase."""
         optimizer = dataclasses.replace(self.optimizer, schedule="bert")
-        return dataclasses.replace(self, phases=(phase,), optimizer=optimizer)
+        model = phase.model(self.model)
+        return dataclasses.replace(self, phases=(phase,), model=model, optimizer=optimizer)
 
     @property
     def total_steps(self) -> int:
