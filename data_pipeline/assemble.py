@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.data_pipeline.masking.mode import Mode
 from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
-from bert_jax.data_pipeline.masking.spec import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec, Rule
 from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan.plan import Plan
 from bert_jax.data_pipeline.random.counter_rng import fold_key
@@ -322,6 +322,7 @@ class Assembler:
         )
         self._frame = _Frame(special.pad, special.cls, special.sep, examples_per_row)
         self._fill = _filling_function(masking.mode)
+        self._masking = masking
         self._rule = masking.rule(
             special.mask,
             vocab_size,
@@ -335,16 +336,34 @@ class Assembler:
         """Returns uninitialized arrays for `rows` rows."""
         return BatchArrays.empty(rows, *self._widths)
 
+    def _rule_at(self, step: int) -> Rule:
+        """Returns the rule of a step of the phase."""
+        masking = self._masking.at(step)
+        if masking is self._masking:
+            return self._rule
+        budgets = masking.budgets(self._limits[0])
+        limits = masking.mode.limits(masking, budgets)
+        return self._rule._replace(budgets=budgets, limits=limits)
+
     def fill(
-        self, out: BatchArrays, lines: np.ndarray, plan: Plan, rows: np.ndarray, key: np.uint64
+        self,
+        out: BatchArrays,
+        lines: np.ndarray,
+        plan: Plan,
+        rows: np.ndarray,
+        key: np.uint64,
+        step: int = 0,
     ) -> None:
         """Writes rows (int64 [n]) of a plan into lines (int64 [n]) of the batch.
+
+        step: of the phase, which decides the mask rate.
 
         Raises:
             ValueError: a row does not fit the shape of the batch.
         """
         arrays = _PlanArrays(*(getattr(plan, name) for name in _FIELDS))
-        done = self._fill(self._tokens, arrays, rows, lines, key, self._frame, self._rule, out)
+        rule = self._rule_at(step)
+        done = self._fill(self._tokens, arrays, rows, lines, key, self._frame, rule, out)
         if done < len(rows):
             raise ValueError(
                 f"row {rows[done]} of the plan does not fit {self._limits} "

@@ -139,7 +139,8 @@ class Batches:
             plan = self._plans.epoch(epoch)
             order = self._order(epoch)
             chosen = permute(order, places[in_epoch] % plan.rows, plan.rows)
-            self._assembler.fill(out, in_epoch, plan, chosen, self._spec.key(epoch, MASKING))
+            key = self._spec.key(epoch, MASKING)
+            self._assembler.fill(out, in_epoch, plan, chosen, key, step)
             if places[in_epoch].max() >= self.rows_per_epoch // 2:
                 self._plans.prepare(epoch + 1)
         return out.by_name()
@@ -157,9 +158,8 @@ class Batches:
         out = self._assembler.empty(len(places))
         is_row = places < self.rows_per_epoch
         chosen = permute(self._order(0), places[is_row], self.rows_per_epoch)
-        self._assembler.fill(
-            out, np.flatnonzero(is_row), self._plans.epoch(0), chosen, self._spec.key(0, MASKING)
-        )
+        lines, key = np.flatnonzero(is_row), self._spec.key(0, MASKING)
+        self._assembler.fill(out, lines, self._plans.epoch(0), chosen, key, index)
         self._assembler.pad(out, np.flatnonzero(~is_row))
         return out.by_name()
 

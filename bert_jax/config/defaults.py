@@ -61,6 +61,7 @@ def config_dict(config: Any) -> ConfigDict:
         elif dataclasses.is_dataclass(value):
             value = config_dict(value)
         elif value is None:  # keeps the type of what may be set
-            value = placeholder(typing.get_args(hints[field.name])[0])
+            base = typing.get_args(hints[field.name])[0]
+            value = placeholder(str if typing.get_origin(base) is typing.Literal else base)
         values[field.name] = value
     return values

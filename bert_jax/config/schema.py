@@ -23,6 +23,7 @@ from bert_jax.config.activations import Activation
 from bert_jax.config.layer_settings import LayerSettings, Theta
 from bert_jax.config.on_resume import FREE, ROUNDS
 from bert_jax.config.optimizer_settings import STABLE, OptimizerConfig, ScheduleSpan
+from bert_jax.config.phase_data import PhaseDataConfig
 from bert_jax.config.ranges import (
     BATCH_TOKENS,
     INT32,
@@ -47,7 +48,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
-from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
+from bert_jax.data_pipeline.settings import Inside, Settings, Share, Whole, Within, checked
 from bert_jax.errors import UserError
 
 
@@ -186,15 +187,15 @@ class DataConfig(MaskingSettings, PlanSettings, StoreConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PhaseConfig:
-    """One phase of a run: a shape of the batch and how many steps it lasts."""
+class PhaseConfig(PhaseDataConfig):
+    """One phase of a run: a shape of the batch, how many steps it lasts, and how it reads text."""
 
     steps: Count = field(default=1_000_000, metadata=FREE)
     batch_size: Rows = 256  # rows in the global batch
     # Gradient accumulation steps per update.
     micro_batches: Rows = field(default=1, metadata=ROUNDS)
     seq_length: Positions = 128  # maximum tokens per example
-    # Maximum masked tokens per sequence (BERT's max_predictions_per_seq).
+    # Maximum masked tokens per sequence (BERT's max_predictions_per_seq), at the data's mask rate.
     max_predictions: Positions = 20
     examples_per_row: Positions = 1  # above 1: sequence packing
     row_length: Annotated[int, Within(0, 2**17)] = 0  # tokens per packed row; 0 = seq_length
@@ -216,9 +217,15 @@ class PhaseConfig:
         return self.row_length or self.seq_length
 
     @property
+    def predictions(self) -> int:
+        """Prediction slots of an example."""
+        own = self.own_predictions(self.seq_length)
+        return self.max_predictions if own is None else own
+
+    @property
     def row_predictions(self) -> int:
-        """Prediction slots of a row: `max_predictions` scaled from an example to the row length."""
-        return -(-self.max_predictions * self.row_tokens // self.seq_length)
+        """Prediction slots of a row: `predictions` scaled from an example to the row length."""
+        return -(-self.predictions * self.row_tokens // self.seq_length)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -333,6 +340,7 @@ class Config:
             raise UserError(
                 f"config.phases: {self.total_steps} steps in total; the maximum is {INT32}"
             )
+        checked(self.data.mask_rate, Inside, "config.data.mask_rate")  # no batch at 0 or 1 teaches
         if self.optimizer.schedule in STABLE:
             self._check_wsd()
         if not self.task.name and self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
@@ -383,12 +391,26 @@ class Config:
                 f"{where}.batch_size={phase.batch_size} is not a multiple of "
                 f"micro_batches={phase.micro_batches}; change one of them"
             )
+        self._check_data(where, phase)
         names = ("learning_rate", "warmup_steps", "decay_share")
         own = [name for name in names if getattr(phase, name) is not None]
         if own and self.optimizer.schedule_over == "run":
             raise UserError(
                 f"{where}.{own[0]} has no effect with one schedule over the entire run; set "
                 'config.optimizer.schedule_over="phase" or leave it None'
+            )
+
+    def _check_data(self, where: str, phase: PhaseConfig) -> None:
+        if phase.mask_rate_end is not None and phase.mask_rate is None:
+            raise UserError(
+                f"{where}.mask_rate_end={phase.mask_rate_end} is where the rate of the phase ends; "
+                f"set {where}.mask_rate, where it begins"
+            )
+        pairings = {self.data.pairing, self.data_of(phase, where).pairing}
+        if len(pairings) > 1 and pairings & set(PAIRS):
+            raise UserError(
+                f'{where}.pairing="{phase.pairing}" has other labels than config.data.pairing='
+                f'"{self.data.pairing}", but all phases train the same heads; change one of them'
             )
 
     def _check_wsd(self) -> None:
@@ -460,6 +482,19 @@ class Config:
         pairs = zip(self.phases, steps, strict=True)
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
+
+    def index_of(self, phase: PhaseConfig) -> int:
+        """Returns the index of a phase; phases with equal settings still get different text."""
+        same = [i for i, other in enumerate(self.phases) if other is phase]
+        return same[0] if same else self.phases.index(phase)
+
+    def data_of(self, phase: PhaseConfig, where: str = "") -> DataConfig:
+        """Returns `data` with the values that a phase has of its own: how it reads training text.
+
+        where: the phase, for messages.
+        """
+        with phase.named(where):
+            return dataclasses.replace(self.data, **phase.own)
 
     def with_model(self, model: ModelConfig) -> "Config":
         """Returns the configuration with another model."""

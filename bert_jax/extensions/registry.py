@@ -43,6 +43,8 @@ class Registry(Mapping[str, Row]):
         self._modules = dict[str, Module]()  # of the rows that users added
         _registries[what] = self
 
+    __hash__ = object.__hash__  # of `Annotated[str, REGISTRY] | None`
+
     def __getitem__(self, name: str) -> Row:
         row = self._rows[name]
         if isinstance(row, str):
@@ -108,14 +110,17 @@ def repeat_all(modules: Iterable[Module]) -> None:
 def used_rows(settings: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns the record of the users' rows that settings name.
 
-    settings: of a run, by key: "data.masking".
+    settings: of a run, by key: "data.masking", also of a phase: "phases[0].masking".
     """
     used = []
-    for registry in _registries.values():
-        name = settings.get(registry.key)
-        if name and (module := registry.module_of(name)):
-            about = {"key": registry.key, "what": registry.what, "row": name}
-            used.append({**about, "module": module.name, "sha256": module.sha256})
+    for registry in filter(lambda each: each.key, _registries.values()):
+        last = registry.key.rpartition(".")[2]
+        keys = re.compile(rf"{re.escape(registry.key)}|phases\[\d+\]\.{re.escape(last)}")
+        names = [value for key, value in settings.items() if value and keys.fullmatch(key)]
+        for name in dict.fromkeys(names):
+            if module := registry.module_of(name):
+                about = {"key": registry.key, "what": registry.what, "row": name}
+                used.append({**about, "module": module.name, "sha256": module.sha256})
     return used
 
 

@@ -10,7 +10,7 @@ import rich.text
 from etils import epath
 from rich.table import Table
 
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, DataConfig
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.analysis.inspect import (
     Lengths,
@@ -35,7 +35,7 @@ from bert_jax.runtime.versions import version
 from bert_jax.storage.host_name import host_name
 from bert_jax.storage.progress import byte_bar
 from bert_jax.storage.remote import is_remote
-from bert_jax.training.batches import phase_batches
+from bert_jax.training.batches import phase_batches, read_as
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most
 _STYLES = {
@@ -51,6 +51,7 @@ _COUNTED = {  # label of the horizontal axis of a histogram
     "examples": "tokens per example, special tokens included",
     "predictions": "predictions per example",
 }
+_LABELS: Final = "Labels of the pairs, and the share of the second label"
 _LENGTHS: Final = "Lengths in tokens, and predictions per example"
 
 
@@ -103,11 +104,11 @@ def inspect(
         raise UserError(f"--split={split_name}: give one of {', '.join(SPLITS)}")
     store = open_store(path, verify=False)
     split = store.train if split_name == "train" else store.held_out
-    shape = config.phases[phase]
-    batches = phase_batches(config, store, split, shape)
+    data, shape = read_as(config, split, config.phases[phase])
+    batches = phase_batches(config, store, split, config.phases[phase])
     counts = count_examples(store, batches, MOST_SLOTS)
     shown = _first_examples(store, batches, shape.batch_size, examples)
-    heads = [dataset_tables.head(example, config.data, store) for example in shown]
+    heads = [dataset_tables.head(example, data, store) for example in shown]
     lengths = {
         "sentences": Lengths(np.bincount(split.sentence_lengths)),
         "documents": Lengths(np.bincount(tokens_per_document(split))),
@@ -123,12 +124,12 @@ def inspect(
             batches.rows_per_epoch,
             batches.fill_rate()[1],
             dropped(split.sentence_lengths, shape.seq_length),
-            config.data,
+            data,
+            shape,
         ),
     }
     if counts.labels is not None:
-        labels = dataset_tables.of_labels(counts.labels, config.data, store)
-        tables["Labels of the pairs, and the share of the second label"] = labels
+        tables[_LABELS] = dataset_tables.of_labels(counts.labels, data, store)
     if len(store.held_out.tokens):
         tables["Loss on held-out text from token frequencies alone"] = dataset_tables.of_held_out(
             store
@@ -139,20 +140,20 @@ def inspect(
         _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
-        about = _about(path, split_name, config, words, phase)
+        about = _about(path, split_name, config, words, phase, data)
         steps = _next_steps(path, words)
         _write_page(epath.Path(page), about, steps, tables, lengths, shown, heads)
 
 
 def _about(
-    path: Path | str, split_name: str, config: Config, words: str, phase: int
+    path: Path | str, split_name: str, config: Config, words: str, phase: int, data: DataConfig
 ) -> dict[str, str]:
     """The facts at the top of the page."""
     return {
         "store": f"{path}, {split_name} split",
         "config": f"{words or 'of a program'}, phase {phase + 1} of {len(config.phases)}",
         "examples": f"rows of {config.phases[phase].row_tokens} tokens, "
-        f"pairing {config.data.pairing}, masking {config.data.masking}",
+        f"pairing {data.pairing}, masking {data.masking}",
         "when": run_facts.now(),
         "where": f"{host_name()}, bert-jax {version('bert-jax')}",
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import DataConfig
+from bert_jax.config.schema import DataConfig, PhaseConfig
 from bert_jax.data_pipeline.analysis.baselines import (
     MOST_TOKENS,
     bigram_loss,
@@ -42,14 +42,21 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
 
 
 def of_rows(
-    counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
+    counts: ExampleCounts,
+    rows: int,
+    bound: float,
+    dropped: tuple[int, int],
+    data: DataConfig,
+    shape: PhaseConfig,
 ) -> Rows:
     """Fill rate and masking of the counted rows. rows: number of rows in the epoch. bound: upper
     bound of the fill rate. dropped: sentences too long for an example, and their tokens."""
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     too_long = ("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")
     fill_rate = _percent(counts.tokens, counts.slots, 2)
-    rate = f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions"
+    end = "" if shape.mask_rate_end is None else f", to {shape.mask_rate_end:.2%} in its last step"
+    most = ", at most max_predictions" * (shape.mask_rate is None)
+    rate = f"{data.mask_rate:.2%}{end}, rounded in each example{most}"
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),

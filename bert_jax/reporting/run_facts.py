@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bert_jax.config.recorded import settings_of
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.errors import count
 from bert_jax.metrics.run_records import is_finite
 
@@ -66,6 +66,13 @@ def _origin(run: Mapping[str, Any], config: Config) -> str:
     return f"{PurePath(config.init).name}, weights {digest[:12]}…"
 
 
+def _own(name: str, phase: PhaseConfig) -> str:
+    """Returns how a phase reads its text if that is not what `config.data` says; else ""."""
+    own = phase.own | ({"mask_rate_end": phase.mask_rate_end} if phase.mask_rate_end else {})
+    values = ", ".join(f"{key}={value}" for key, value in own.items())
+    return f"{name}: {values}" if own else ""
+
+
 def _method(config: Config) -> str:
     optimizer, data, task = config.optimizer, config.data, config.task
     rates = (
@@ -73,7 +80,10 @@ def _method(config: Config) -> str:
         f"{optimizer.warmup_steps:,} steps of warmup"
     )
     if not task.name:
-        return f"{rates}; pairing {data.pairing}, masking {data.masking}"
+        own = [_own(f"phase {i}", phase) for i, phase in enumerate(config.phases, 1)]
+        return "; ".join(
+            [rates, f"pairing {data.pairing}, masking {data.masking}", *filter(None, own)]
+        )
     limits = [(task.fewest_steps, "at least"), (task.most_steps, "at most")]
     epochs = f"{task.epochs:g} epochs" + "".join(
         f", {which} {steps:,} steps" for steps, which in limits if steps

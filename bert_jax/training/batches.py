@@ -19,52 +19,65 @@ from bert_jax.storage.cache_dir import cache_dir
 def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
     """Returns the batches of a phase over a split of the store.
 
-    Source weights and language smoothing apply to training text only. Held-out text is read
-    unmixed, every document once, so that held-out losses of different mixtures are comparable.
+    Raises:
+        UserError: the split has no text for the phase.
     """
-    data = _data(config, split)
-    masking = _masking(data, phase)
+    masking = _masking(*read_as(config, split, phase))
     plan = plan_spec(config, split, phase)
     needs_words = masking.mode.needs_words
-    return Batches(
-        split,
-        plan,
-        masking,
-        phase.batch_size,
-        store.special,
-        store.vocab_size,
-        cache_dir(),
-        word_starts=Tokenizer.load(store.tokenizer_path).word_starts if needs_words else None,
-        token_counts=store.train.token_counts,
-        sources=store.sources,
-        languages=store.languages,
-    )
+    with phase.named(f"config.phases[{config.index_of(phase)}]"):
+        return Batches(
+            split,
+            plan,
+            masking,
+            phase.batch_size,
+            store.special,
+            store.vocab_size,
+            cache_dir(),
+            word_starts=Tokenizer.load(store.tokenizer_path).word_starts if needs_words else None,
+            token_counts=store.train.token_counts,
+            sources=store.sources,
+            languages=store.languages,
+        )
+
+
+def read_as(config: Config, split: Split, phase: PhaseConfig) -> tuple[DataConfig, PhaseConfig]:
+    """Returns how a phase reads a split: the data's settings, and the phase.
+
+    Source weights, language smoothing and what else a phase has of its own apply to training text
+    only. Held-out text is read unmixed, every document once, so that held-out losses of different
+    mixtures and phases are comparable.
+    """
+    if split.name == "train":
+        return config.data_of(phase), phase
+    return dataclasses.replace(config.data, **UNMIXED), phase.without_own()
 
 
 def plan_spec(config: Config, split: Split, phase: PhaseConfig) -> PlanSpec:
     """Returns what decides the rows of a phase over a split."""
-    data = _data(config, split)
+    data, shape = read_as(config, split, phase)
     packed = phase.examples_per_row > 1
     return PlanSpec(
         phase.seq_length,
         **data.values(PlanSettings),
         seed=config.seed,
-        phase=_number(config, phase),
+        phase=config.index_of(phase),
         row_tokens=phase.row_tokens,
-        row_predictions=phase.row_predictions,
+        row_predictions=shape.row_predictions,
         examples_per_row=phase.examples_per_row,
-        predictions=tuple(_masking(data, phase).predictions(phase.seq_length).tolist())
+        predictions=tuple(_masking(data, shape).predictions(phase.seq_length).tolist())
         if packed
         else (),
     )
 
 
-def _data(config: Config, split: Split) -> DataConfig:
-    return config.data if split.name == "train" else dataclasses.replace(config.data, **UNMIXED)
-
-
 def _masking(data: DataConfig, phase: PhaseConfig) -> MaskingSpec:
-    return MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
+    return MaskingSpec(
+        phase.predictions,
+        mask_rate_end=phase.mask_rate_end,
+        steps=phase.steps,
+        **data.values(MaskingSettings),
+    )
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:
@@ -75,7 +88,7 @@ def held_out_config(config: Config, phase: PhaseConfig) -> Config:
     data = dataclasses.replace(config.data, dupe_factor=0)
     rows = phase.batch_size // phase.micro_batches
     held_out_phase = dataclasses.replace(
-        phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
+        phase.without_own(), batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
     )
     return dataclasses.replace(config.with_only(held_out_phase), seed=0, data=data)
 
@@ -89,9 +102,3 @@ def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
         pairs=phase.examples_per_row if config.data.pairing in PAIRS else 0,
         spans=phase.row_predictions if config.data.span_boundary else 0,
     ).by_name()
-
-
-def _number(config: Config, phase: PhaseConfig) -> int:
-    """Returns the index of a phase; phases with equal settings still get different text."""
-    same = [i for i, other in enumerate(config.phases) if other is phase]
-    return same[0] if same else config.phases.index(phase)

@@ -77,10 +77,8 @@ class EvalSetting:
                 raise UserError(f"form {name!r}: {part!r} does not exist{nearest(part, known)}")
         rate = float(match[3] or DataConfig().mask_rate)
         length = int(match[4] or seq_length)
-        if not 0 < rate <= 1:
-            raise UserError(
-                f"form {name!r}: {rate:g} is not a share of the tokens above 0, up to 1"
-            )
+        if not 0 < rate < 1:
+            raise UserError(f"form {name!r}: {rate:g} is not a share of the tokens between 0 and 1")
         values = {"pairing": match[1], "masking": match[2], "mask_rate": rate}
         data = from_dict(values, DataConfig, "config.data")
         return cls(data, length, max(1, math.ceil(rate * length)))
@@ -107,8 +105,13 @@ class EvalSetting:
                 f"pairing={pairing}: makes no labels for {', '.join(learned)}, the objectives of "
                 "the run; choose another"
             )
-        shape = {"seq_length": self.seq_length, "max_predictions": self.max_predictions}
-        phase = dataclasses.replace(phase, **shape, examples_per_row=1, row_length=0)
+        phase = dataclasses.replace(
+            phase.without_own(),
+            seq_length=self.seq_length,
+            max_predictions=self.max_predictions,
+            examples_per_row=1,
+            row_length=0,
+        )
         one_phase = config.with_only(phase)
         return dataclasses.replace(one_phase, data=self.data, objectives=measured)
 

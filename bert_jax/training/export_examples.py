@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.export.example_files import EXAMPLES, Rows, export_rows
 from bert_jax.data_pipeline.export.formats import find_format
@@ -62,7 +62,7 @@ def export_examples(
         "split": split_name,
         "epochs": epochs,
         "phase": phase,
-        **_settings(config, shape),
+        **_settings(config.seed, config.data_of(shape), shape),
     }
     with progress("rows", rows.total) as bar:
         files = export_rows(
@@ -74,22 +74,33 @@ def export_examples(
 
 def _unpacked(config: Config, phase: int, held_out: bool) -> tuple[Config, PhaseConfig]:
     """Returns the configuration with the phase as it is written, and that phase."""
-    shape = config.phases[phase]
+    shape, where = config.phases[phase], f"config.phases[{phase}]"
     if held_out:
         config = held_out_config(config, shape)
         return config, config.phases[0]
+    if shape.examples_per_row > 1 and shape.mask_rate_end is not None:
+        raise UserError(
+            f"{where} is packed, and its mask rate changes with the step: without packing, the "
+            f"rows would come in other steps; set {where}.examples_per_row=1, or leave out "
+            "mask_rate_end"
+        )
     if shape.examples_per_row > 1:
-        console.print(f"config.phases[{phase}] is packed; written with one example a row")
+        console.print(f"{where} is packed; written with one example a row")
     shape = dataclasses.replace(shape, examples_per_row=1, row_length=0)
     phases = (*config.phases[:phase], shape, *config.phases[phase + 1 :])
     return dataclasses.replace(config, phases=phases), shape
 
 
-def _settings(config: Config, shape: PhaseConfig) -> dict[str, Any]:
+def _settings(seed: int, data: DataConfig, shape: PhaseConfig) -> dict[str, Any]:
     """Returns the keys of the configuration that decide examples and masks."""
-    data = {name: value for name, value in to_dict(config.data).items() if name != "store"}
-    phase = {"seq_length": shape.seq_length, "max_predictions": shape.max_predictions}
-    return flatten({"config": {"seed": config.seed, "data": data, "phase": phase}})
+    values = {name: value for name, value in to_dict(data).items() if name != "store"}
+    phase: dict[str, Any] = {
+        "seq_length": shape.seq_length,
+        "max_predictions": shape.predictions,
+    }
+    if shape.mask_rate_end is not None:
+        phase |= {"mask_rate_end": shape.mask_rate_end, "steps": shape.steps}
+    return flatten({"config": {"seed": seed, "data": values, "phase": phase}})
 
 
 def _advance(bar: Progress) -> Callable[[int], None]:

@@ -149,10 +149,16 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
-    """Returns the run with other steps in each phase; its data and its plans stay the same."""
+    """Returns the run with other steps in each phase; its plans stay the same, and its data unless
+    their mask rate depends on the number of steps."""
     config = run.config.with_steps(steps)
     phases = tuple(
-        dataclasses.replace(phase, config=new, first=end - new.steps)
+        dataclasses.replace(
+            phase,
+            config=new,
+            first=end - new.steps,
+            data=phase.data if new.mask_rate_end is None else run.data.phase(config, new, run.mesh),
+        )
         for phase, new, end in zip(run.phases, config.phases, config.phase_ends, strict=True)
     )
     return dataclasses.replace(

@@ -118,10 +118,11 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
                 result.refused[key] = before.get(key), after.get(key)
             continue
         index = int(match[1])
+        if index >= begun:
+            continue
         group = result.frozen if index < finished else result.refused
-        may_change = _on_resume(key) is not OnResume.FIXED  # in the phase that has begun
-        allowed = group is result.refused and may_change and index < remaining
-        if index >= begun or allowed:
+        may_change = _on_resume(key) is not OnResume.FIXED and not _moves_masks(key, phases[index])
+        if group is result.refused and may_change and index < remaining:
             continue
         if index >= remaining:
             group[f"config.phases[{index}]"] = f"{lengths[index]} steps", None
@@ -196,6 +197,11 @@ def _on_resume(key: str) -> OnResume:
     """Returns whether a setting may change; digests and numbers of the data may not."""
     group, _, name = key.partition(".")
     return on_resume(Config, name) if group == "config" else OnResume.FIXED
+
+
+def _moves_masks(key: str, phase: Mapping[str, Any]) -> bool:
+    """Returns whether another value would give the steps already done other masks."""
+    return key.endswith("].steps") and phase.get("mask_rate_end") is not None
 
 
 def _comparable(description: Description) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The masking of a phase, and its precomputed form for compiled code."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,19 +31,36 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskingSpec(MaskingSettings):
-    """The masking of a phase; `max_predictions` is the maximum of an example."""
+    """The masking of a phase.
+
+    Attributes:
+        max_predictions: the maximum of an example.
+        mask_rate_end: what the rate changes to, linearly from `mask_rate`, over `steps`; None: it
+            is constant.
+    """
 
     max_predictions: int
+    mask_rate_end: float | None = None
+    steps: int = 1
 
     @property
     def mode(self) -> Mode:
         mode: Mode = MODES[self.masking]
         return mode
 
+    def at(self, step: int) -> "MaskingSpec":
+        """Returns the masking of a step of the phase, with the rate of that step."""
+        if self.mask_rate_end is None:
+            return self
+        share = min(step / self.steps, 1.0)
+        rate = self.mask_rate + (self.mask_rate_end - self.mask_rate) * share
+        return dataclasses.replace(self, mask_rate=rate, mask_rate_end=None)
+
     def predictions(self, seq_length: int) -> np.ndarray:
         """Returns the maximum predictions of an example of 0, 1, … seq_length tokens, specials
-        included: int32 [seq_length + 1]."""
-        longest = self.budgets(seq_length)
+        included, in any step: int32 [seq_length + 1]."""
+        ends = (self.at(step).budgets(seq_length) for step in (0, self.steps))
+        longest = np.maximum(*ends)
         if self.mode.counts_specials:
             return longest
         # At least [CLS] and one [SEP] are not counted.

@@ -44,12 +44,19 @@ def expected_visits(
     if unknown:
         hint = nearest(unknown[0], sources)
         raise UserError(f'config.data.source_weights: no source is called "{unknown[0]}"{hint}')
+    counts = np.bincount(split.document_source, minlength=len(sources))
+    for name, documents in zip(sources, counts.tolist(), strict=False):
+        if source_weights.get(name) and not documents:
+            raise UserError(
+                f'config.data.source_weights: source "{name}" has no text in the "{split.name}" '
+                "split; leave it out, or add documents"
+            )
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):
         raise UserError(
-            f'source_weights: every source of the "{split.name}" split has weight 0; give one a '
-            "positive weight"
+            f'config.data.source_weights: every source of the "{split.name}" split has weight 0; '
+            "give one a positive weight"
         )
     if language_smoothing == 1.0:
         return weight
@@ -57,7 +64,7 @@ def expected_visits(
     visits = weight * smoothing(tokens, language_smoothing)[split.document_language]
     if visits.max() > MOST_VISITS:
         raise UserError(
-            f"language_smoothing {language_smoothing:g}: the rarest language would be "
+            f"config.data.language_smoothing={language_smoothing:g}: the rarest language would be "
             f"read {visits.max():,.0f} times per epoch, above {MOST_VISITS:,}; use a value nearer 1"
         )
     return visits

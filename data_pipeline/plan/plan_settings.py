@@ -8,6 +8,7 @@ from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 from bert_jax.errors import UserError
 
+Smoothing = Annotated[float, Within(0, 10)]
 # The most visits to a document per epoch: its weight times its language's factor.
 MOST_VISITS: Final = 10_000
 
@@ -31,7 +32,7 @@ class PlanSettings(Settings):
     """
 
     source_weights: str = ""
-    language_smoothing: Annotated[float, Within(0, 10)] = 1.0
+    language_smoothing: Smoothing = 1.0
     pairing: modes.Pairing = modes.DEFAULT_PAIRING
     separators: modes.Separators = "documents"
     negative_pool: Literal["source", "corpus"] = "source"

@@ -82,6 +82,37 @@ def test_a_variant_without_changes_has_the_bits_of_pretrain(whole, store, tmp_pa
     assert_same_bits(tmp_path / "run", workdir / "runs/token/0")
 
 
+SHORTENED = """
+from bert_jax.configs.ablations import falling_mask_rate
+
+
+def get_config():
+    values = falling_mask_rate.get_config()
+    values.base = "tiny"
+    values.changes = {changes}
+    return values
+"""
+
+
+def test_the_shipped_falling_mask_rate_shortened(store, tmp_path):
+    """It masks more at first; both variants are measured alike, and only FLOPs differ."""
+    changes = {k: v for k, v in ablated.CHANGES.items() if k != "data.pairing"}
+    file = tmp_path / "falling.py"
+    file.write_text(SHORTENED.format(changes=tuple((changes | {"phases[0].steps": 20}).items())))
+    process = ablated.start(ablated.words(file, store, tmp_path / "A"))
+    output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, output
+    assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 0
+    data = json.loads((tmp_path / "A" / "report.json").read_text())
+    assert len(data["runs"]) == 6
+    assert {tuple(each["metrics"]) for each in data["runs"].values()} == {
+        ("own", "nsp/token:32", "single/token:32")
+    }
+    for name in ("15 %/0", "30 to 15 %/0"):
+        own = data["runs"][name]["metrics"]
+        assert own["own"]["mlm/count"] == own["nsp/token:32"]["mlm/count"]
+
+
 def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp_path, capsys):
     file = ablated.write(tmp_path, variants={"one": {}, "same": {}}, seeds=(0, 1, 2))
     file.write_text(file.read_text().replace('base="tiny"', 'base="tiny", null=True'))

@@ -264,6 +264,7 @@ def test_a_module_of_python_is_recorded_too(folder: Path):
     """As `with_row` adds it: a row of a file that was imported."""
     with with_row(MODES, "every_third", MODES["token"]):
         (row,) = registry.used_rows({"data.masking": "every_third", "optimizer.name": "x"})
+        assert registry.used_rows({"phases[1].masking": "every_third"}) == [row]
         assert (row["module"], row["row"]) == ("rows.py", "every_third")
         registry.check_rows([row])
     with pytest.raises(Exception, match=r"--module=rows\.py .*; give it"):

@@ -139,6 +139,6 @@ def test_means_are_global_under_sharding() -> None:
     assert parts.addressable_shards[0].data.shape == (2, 4, 2)
     np.testing.assert_allclose(parts, one, rtol=1e-6)
     (adamw,) = jax.tree.leaves(second(params, grads, dataclasses.replace(CONFIG, name="adamw")))
-    by_layer = np.reshape(adamw / one, (2, -1))
-    assert by_layer.max() > 1.04
-    np.testing.assert_allclose(by_layer, by_layer[:, :1].repeat(64, 1), rtol=1e-5)
+    ratio = np.median(np.reshape(adamw / one, (2, -1)), axis=1)[:, None, None]
+    assert ratio.max() > 1.04
+    np.testing.assert_allclose(ratio * one, adamw, rtol=1e-5, atol=1e-6)

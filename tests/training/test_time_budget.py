@@ -310,6 +310,23 @@ def test_phases_begin_where_the_decided_steps_end(store: TokenStore, tmp_path: P
     assert made.description["config"] == to_dict(made.config)
 
 
+def test_a_falling_mask_rate_falls_over_the_decided_steps(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    own = {"phases[0].mask_rate": 0.4, "phases[0].mask_rate_end": 0.1}
+    config = two_phases(store, (600, 300)).replace(own)
+    with in_process_job(config) as job:
+        run = setup.prepare(config, Workdir.open(tmp_path), job, StoreData(store))
+        made = setup.with_steps(run, [4, 2])
+    shares = []
+    for phase in (run.phases[0], made.phases[0]):
+        batch = phase.data.train.batch(3)
+        shares.append(batch["masked_weights"].sum() / (batch["example_ids"] > 0).sum())
+    assert shares[0] > 0.35
+    assert 0.1 < shares[1] < 0.2  # 0.4 - 0.3·3/4
+    assert made.phases[1].data is run.phases[1].data
+
+
 # A program in which each process measures another speed.
 OTHERWISE = """
 from bert_jax import cli

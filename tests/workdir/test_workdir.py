@@ -22,6 +22,7 @@ from bert_jax.storage import remote, retry
 from bert_jax.training import claim, loop, store_data
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir
+from bert_jax.workdir import identity
 from bert_jax.workdir.layout import Workdir
 
 # What decides what a step sees or what the parameters mean may not change; these keys may.
@@ -48,6 +49,8 @@ MAY = """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [
     "batch_size", "seq_length", "max_predictions", "examples_per_row", "row_length",
+    "mask_rate", "mask_rate_end", "mask_share", "random_share", "masking", "source_weights",
+    "language_smoothing", "pairing",
 ]  # fmt: skip
 MAY_NOT = sorted(
     {key for key in flatten(to_dict(Config())) if not key.startswith("phases")} - {*MAY.split()}
@@ -137,6 +140,20 @@ def test_what_may_change_is_said(key: str, run, old) -> None:
     ]
     assert json.loads(run.config_json.read_text()) == new
     assert claim.update_config_json(run, new, resuming_at=8) == []
+
+
+def test_steps_over_which_a_mask_rate_falls_are_fixed_once_they_begin(run, old) -> None:
+    """Else the steps already done would have had other masks."""
+    for value in (0.1, None):
+        falling = changed(old, "config.phases[1].mask_rate", 0.3)
+        falling["config"]["phases"][1]["mask_rate_end"] = value
+        longer = changed(falling, "config.phases[1].steps", 60)
+        differences = identity.compare(falling, longer, 7)
+        assert bool(differences.refused) == (value is not None)
+        assert not identity.compare(falling, longer, 6).refused
+    two = changed(falling, "config.phases[1].steps", 6)
+    two["config"]["phases"].append(two["config"]["phases"][1])
+    assert identity.compare(falling, two, 7) == identity.Comparison(done=1)
 
 
 @pytest.mark.parametrize("name", [*MAY_IN_A_PHASE, *MAY_NOT_IN_A_PHASE])
