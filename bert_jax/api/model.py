@@ -431,8 +431,8 @@ def load(path: Path | str) -> Model:
 
     Args:
         path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
-            RoBERTa, DistilBERT, RoFormer or RobertaPreLayerNorm. One saved without some of its
-            heads can be loaded; methods that need them raise. What a folder of
+            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT or ALBERT. One saved
+            without some of its heads can be loaded; methods that need them raise. What a folder of
             sentence-transformers has besides makes the vectors of `encode`.
 
     Raises:

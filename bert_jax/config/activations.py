@@ -14,6 +14,8 @@ ACTIVATIONS: Final = {
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
 }
+# The names that are written.
+WRITTEN: Final = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 # Other functions, although spelled like these: GELU "10" is clipped.
 _OTHERS: Final = (
     "relu", "selu", "elu", "celu", "silu", "geglu", "quick_gelu", "gelu_10", "leaky_relu", "relu2",

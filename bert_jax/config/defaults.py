@@ -15,7 +15,7 @@ ARCHITECTURE: Final = (
     "layer_norm_eps", "type_vocab_size", "position", "norm_position", "max_position_embeddings",
     "layout", "norm_bias", "linear_bias", "gated_mlp", "first_attention_norm", "local_attention",
     "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "num_hidden_groups",
-    "embedding_size",
+    "embedding_size", "classifier_pooling",
 )  # fmt: skip
 
 # A start that is counted in the store, with which small models learn at once: docs/learning.md.

@@ -5,7 +5,7 @@ where they have one.
 """
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from bert_jax.config.ranges import INT32, Layers
 from bert_jax.data_pipeline.settings import Whole, Within
@@ -36,6 +36,9 @@ class LayerSettings:
     # Width of the word, position and type tables, which a dense layer brings to hidden_size; 0: the
     # tables have that width, and there is no such layer.
     embedding_size: Annotated[int, Within(0, 2**17)] = 0
+    # What a classifier of texts reads in ModernBERT's layout: the state of [CLS], or the mean of
+    # all. Other layouts have a pooler or [CLS].
+    classifier_pooling: Literal["cls", "mean"] = "cls"
 
     def check_layers(self, *, layers: int, rotary: bool, pre_norm: bool) -> None:
         """Raises UserError for settings that do not fit one another."""

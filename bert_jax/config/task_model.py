@@ -21,17 +21,20 @@ class HeadConfig:
             is that of the number of labels, see `known_objectives.task_of`.
         dense: activation of the layer before the output layer; None if it has no such layer, and a
             classifier reads the pooler.
+        norm: whether a LayerNorm follows that activation.
         dropout: rate at the input of the output layer.
         drops_input: whether that of `dense` is dropped at the same rate.
         layers: of a frozen encoder, whose states the output layer reads, 0 for the embeddings;
             empty if the encoder is trained, and the head reads the last layer.
-        join, pooling: of the states of `layers`.
+        join: of the states of `layers`.
+        pooling: of them, or of the states of the last layer that a classifier of texts reads.
     """
 
     name: str
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type: str | None = None
     dense: Literal["tanh", "relu", "hidden_act"] | None = None
+    norm: bool = False
     dropout: BelowOne = 0.1
     drops_input: bool = False
     layers: tuple[int, ...] = ()
@@ -50,6 +53,13 @@ class TaskModelConfig(ModelConfig):
         """Numbers of a token that the head reads."""
         several = len(self.head.layers) if self.head.join == "concat" else 1
         return self.hidden_size * (several or 1)
+
+    @property
+    def head_scale(self) -> float:
+        """Factor of the initial values of the output layer, as published."""
+        if self.layout != "modernbert" or self.head.layers:
+            return 1.0
+        return self.hidden_size**-0.5 / self.initializer_range
 
 
 def probe_of(model: ModelConfig) -> HeadConfig | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bert_jax.config.activations import ACTIVATIONS
+from bert_jax.config.activations import ACTIVATIONS, WRITTEN
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.config.task_model import TaskModelConfig
@@ -21,8 +21,6 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
-# Ours -> theirs.
-_ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 _SHARED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
@@ -40,7 +38,7 @@ _DEFAULTS = {
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
 ORIGIN = "imported_from"  # name and commit of the model on the hub that the weights started as
 # Keys that an import keeps as they are, since they change nothing that is computed here.
-_KEPT = ("bos_token_id", "eos_token_id", ORIGIN)
+_KEPT = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", ORIGIN)
 
 
 def to_config_json(
@@ -67,10 +65,11 @@ def to_config_json(
     rows = config.max_position_embeddings + layout.rows_before(pad_token_id)
     values = {
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
-        "hidden_act": _ACT_NAMES[config.hidden_act],
+        "hidden_act": WRITTEN[config.hidden_act],
         "max_position_embeddings": rows,
     }
     own = {layout.keys.get(n, n): v for n, v in values.items() if n not in layout.fixed}
+    own |= layout.write(config)
     if isinstance(config, TaskModelConfig):
         own |= head_json(config, layout)
     kind = source.get("model_type", layout.model_type)
@@ -104,7 +103,7 @@ def from_config_json(
     check_keys(values, keys, where)
     _check_supported(values, layout, where)
     key = {name: layout.keys.get(name, name) for name in (*_SHARED, *_DEFAULTS, _ACT)}
-    act = values.get(key[_ACT], "gelu")
+    act = values.get(key[_ACT], layout.defaults.get(_ACT, "gelu"))
     if not isinstance(act, str) or act not in ACTIVATIONS:
         # A similar name is another function.
         raise UserError(
@@ -115,6 +114,7 @@ def from_config_json(
     missing = [key[name] for name in _SHARED if values.get(key[name]) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
+    defaults = {**_DEFAULTS, **layout.defaults}
     ours = {
         "hidden_act": ACTIVATIONS[act],
         "pad_vocab_to_multiple_of": 1,
@@ -122,12 +122,12 @@ def from_config_json(
         "position": layout.position,
         "norm_position": layout.norm_position,
         **{name: values[key[name]] for name in _SHARED},
-        **{name: values.get(key[name], default) for name, default in _DEFAULTS.items()},
+        **{name: values.get(key[name], defaults[name]) for name in _DEFAULTS},
         **layout.fixed,
     }
     task = task_of_class(layout, values.get("architectures"))
     try:
-        config = from_dict(ours, ModelConfig, _HERE)
+        config = from_dict(ours | layout.read(values), ModelConfig, _HERE)
         config = _without_rows_before(config, layout, values)
         return read_head(task, values, config, layout) if task else config
     except UserError as error:

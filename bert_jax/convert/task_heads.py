@@ -46,14 +46,15 @@ def with_head(
             f"no class of transformers for {layout.prefix} has the {head_title(name)} of bert-jax; "
             "give a model of another layout"
         )
-    dense = {CLASSIFIER: layout.classifier_dense, CHOICE: layout.choice_dense}
     head = HeadConfig(
         name=name,
         labels=tuple(labels),
         problem_type=problem_type,
-        dense=dense.get(name),
+        dense=layout.dense.get(name),
+        norm=layout.head_norm and name in layout.dense,
         dropout=_default_dropout(layout, name, model) if dropout is None else dropout,
         drops_input=name == CLASSIFIER and layout.classifier_drops_input,
+        pooling=model.classifier_pooling if name in (CLASSIFIER, CHOICE) else "cls",
     )
     return task_model.with_head(model, head)
 

@@ -14,7 +14,7 @@ and must be equal when read.
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,49 +26,24 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.layouts.bert import ENCODER
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.slot import POOLER, Slot
 from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 
 _PARTS = ("query", "key", "value")
-_PARTS_OF_ENCODER = ("embeddings.", "encoder.layer.", "encoder.embed", "pooler.", "LayerNorm.")
-_POOLER, _POSITIONS = "pooler", "encoder.embeddings.position"
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The part of our parameters that corresponds to one of their tensors."""
-
-    theirs: str
-    ours: tuple[str, ...]
-    index: tuple[int | slice, ...]  # the part of our leaf
-    inputs: int | None  # leading input dimensions of a kernel; None: same layout
-    before: int = 0  # rows of their tensor before ours, zero
-
-    @property
-    def group(self) -> str:
-        """ "encoder", "pooler" or a head, by the key of its parameters."""
-        return _POOLER if self.ours[:2] == ("encoder", _POOLER) else self.ours[0]
-
-    def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
-        """Extracts their tensor from our leaf."""
-        part = np.asarray(leaf)[self.index]
-        if self.inputs is None:
-            return part
-        if self.inputs == 0:
-            return part.reshape(-1)
-        return part.reshape(int(np.prod(part.shape[: self.inputs])), -1).T
-
-    def to_ours(self, tensor: np.ndarray, leaf: np.ndarray) -> None:
-        """Writes their tensor into its part of our leaf."""
-        tensor = tensor[self.before :]
-        leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
+_PARTS_OF_ENCODER = (
+    "embeddings.", "encoder.layer.", "encoder.embed", "layers.", "pooler.", "LayerNorm.",
+    "final_norm.",
+)  # fmt: skip
+_POSITIONS = "encoder.embeddings.position"
+_QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attention.norm."
 
 
 def groups_in(params: Mapping[str, Any]) -> set[str]:
     """The groups of our parameters: "encoder", heads, and "pooler" if there is one."""
-    return {*params, *({_POOLER} & params["encoder"].keys())}
+    return {*params, *({POOLER} & params["encoder"].keys())}
 
 
 def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str], set[str]]:
@@ -79,7 +54,7 @@ def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str],
 
 def title(group: str) -> str:
     """Returns the name of a group in messages."""
-    return group if group in ("encoder", _POOLER) else head_title(group)
+    return group if group in ("encoder", POOLER) else head_title(group)
 
 
 def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:
@@ -90,10 +65,12 @@ def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -
     """
     layout = find_layout(config)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
-    for tensor in (*ENCODER, *itertools.chain.from_iterable(heads.values())):
+    for tensor in (*(layout.encoder or ENCODER), *itertools.chain.from_iterable(heads.values())):
         before = layout.rows_before(pad_token_id) if tensor.ours == _POSITIONS else 0
+        halves = layout.rotates_halves and tensor.ours.startswith(_QKV)
         for slot in _slots_of(tensor, config, groups):
-            yield replace(slot, theirs=layout.tensor_name(slot.theirs), before=before)
+            theirs = layout.tensor_name(slot.theirs)
+            yield replace(slot, theirs=theirs, before=before, halves=halves)
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig, groups: Collection[str]) -> Iterator[Slot]:
@@ -106,7 +83,9 @@ def _slots_of(tensor: Tensor, config: ModelConfig, groups: Collection[str]) -> I
     if "{layer}" not in theirs:
         yield whole
         return
-    for layer in range(config.num_hidden_layers):
+    unread = 0 if config.first_attention_norm else 1  # LayerNorms of the first layers' attention
+    first = unread if tensor.ours.startswith(_ATTENTION_NORM) else 0
+    for layer in range(first, config.layers_of_parameters):
         if "{part}" not in theirs:
             yield Slot(theirs.format(layer=layer), path, (layer,), inputs)
             continue
@@ -140,8 +119,8 @@ def to_transformers(
             part = np.concatenate([before if rows_before is None else rows_before, part])
         # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(part, np.float32, order="C")
-    if "encoder" in groups and config.position == "rotary":
-        result[_sinusoids_name(find_layout(config))] = _sinusoids(config)
+    if "encoder" in groups and (layout := find_layout(config)).has_sinusoids:
+        result[_sinusoids_name(layout)] = _sinusoids(config)
     return result
 
 
@@ -179,7 +158,7 @@ def from_transformers(
     layout = find_layout(config)
     by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
     groups = present(tensors, config) if groups is None else groups
-    heads, pooler = with_heads(groups), _POOLER in groups
+    heads, pooler = with_heads(groups), POOLER in groups
     _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
     shapes = nnx.to_pure_dict(abstract)
     # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
@@ -195,6 +174,8 @@ def from_transformers(
             problem = "contains NaN or infinite values"
             raise UserError(f"{slot.theirs} {problem}; export an earlier step")
         slot.to_ours(tensor, _leaf(params, slot))
+    if not config.first_attention_norm:  # which nothing reads
+        params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
     for decoder, tied in _tied(layout).items():
         if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
             raise UserError(
@@ -221,7 +202,7 @@ def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     layout = find_layout(config)
     known = {slot.theirs for slot in _all_slots(config)} | _tied(layout).keys()
     known.add(f"{layout.base}.embeddings.position_ids")
-    if config.position == "rotary":
+    if layout.has_sinusoids:
         known.add(_sinusoids_name(layout))
     return sorted(name for name in tensors if _current_name(name, layout) not in known)
 
@@ -255,8 +236,7 @@ def _check_tensor(slot: Slot, tensors: Mapping[str, Any], empty: Mapping[str, An
     """Raises UserError for a missing or invalid tensor; empty: zeros in our parameters' shapes."""
     if slot.theirs not in tensors:
         raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
-    tensor, wanted = tensors[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
-    wanted = (wanted[0] + slot.before, *wanted[1:])
+    tensor, wanted = tensors[slot.theirs], slot.shape_of_theirs(_leaf(empty, slot))
     if tuple(tensor.shape) != wanted:
         raise UserError(
             f"{slot.theirs} has shape {list(tensor.shape)}, config.json requires "
@@ -276,13 +256,13 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     if isinstance(config, TaskModelConfig):
         found.add(config.head.name)
     if learned := find(with_heads(found)):
-        found -= {_POOLER}
-        found |= {_POOLER for objective in learned if objective.needs_pooler(config)}
+        found -= {POOLER}
+        found |= {POOLER for objective in learned if objective.needs_pooler(config)}
     return {"encoder", *found}
 
 
 def _all_slots(config: ModelConfig) -> Iterable[Slot]:
-    return slots(config, {"encoder", _POOLER, *heads_of(config)})
+    return slots(config, {"encoder", POOLER, *heads_of(config)})
 
 
 def _current_name(name: str, layout: Layout) -> str:

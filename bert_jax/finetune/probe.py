@@ -25,6 +25,7 @@ def with_probe(model: TaskModelConfig, task: TaskConfig) -> TaskModelConfig:
     head = dataclasses.replace(
         model.head,
         dense=None,
+        norm=False,
         drops_input=False,
         layers=layers,
         join=task.join,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
 
 
@@ -21,6 +22,30 @@ class Transform(nnx.Module):
     def __call__(self, x_BxPxI: jax.Array) -> jax.Array:
         """[B, P, size] -> [B, P, E], in the dtype of x."""
         return self.norm(activation(self.config, self.dense(x_BxPxI)))
+
+
+class TaskHead(nnx.Module):
+    """An output layer, with a layer before it in some layouts: see `HeadConfig`."""
+
+    def __init__(self, config: TaskModelConfig, keys: Keys, outputs: int | None = None):
+        """outputs: how many, by default one for each label."""
+        H, head, self.config = config.hidden_size, config.head, config
+        if head.dense:
+            scale, bias = config.output_scale, config.linear_bias
+            self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"), scale, bias)
+        if head.norm:
+            self.norm = LayerNorm(config, keys)
+        shape, axes = (outputs or len(head.labels),), ("embed", "classes")
+        self.output = Dense(config, keys, (config.head_width,), shape, axes, config.head_scale)
+
+    def transformed(self, x: jax.Array) -> jax.Array:
+        """[..., H] -> what the output layer reads, without dropout."""
+        head = self.config.head
+        if head.dense == "hidden_act":
+            x = activation(self.config, self.dense(x))
+        elif head.dense:
+            x = {"tanh": jnp.tanh, "relu": jax.nn.relu}[head.dense](self.dense(x))
+        return self.norm(x) if head.norm else x
 
 
 def class_logits(output: Dense, x_BxNxH: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from bert_jax.config.schema import ModelConfig, PhaseConfig
 from bert_jax.model.heads import Transform, word_logits
 from bert_jax.model.layers import Keys, param
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, States, Tensor, has_bias, has_norm_bias
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.parallel.global_batch import Batch
 
@@ -91,9 +91,9 @@ MASKED_LM = Objective(
     flops=_flops,
     tensors=(
         Tensor("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),
-        Tensor("mlm.dense.bias", "cls.predictions.transform.dense.bias"),
+        Tensor("mlm.dense.bias", "cls.predictions.transform.dense.bias", exists=has_bias),
         Tensor("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight"),
-        Tensor("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias"),
+        Tensor("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias", exists=has_norm_bias),
         Tensor("mlm.bias", "cls.predictions.bias", of_vocabulary=True),
     ),
     task="which tokens were masked",

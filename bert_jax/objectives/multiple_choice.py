@@ -11,11 +11,10 @@ import jax
 
 from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, Tensor
+from bert_jax.objectives.objective import Objective, Tensor, transform_tensors
 from bert_jax.objectives.sequence_classification import (
     SequenceClassifier,
     classifier_flops,
-    has_dense,
     reads_pooler,
     sequence_logits,
 )
@@ -42,8 +41,7 @@ MULTIPLE_CHOICE = Objective(
     needs_pooler=reads_pooler,
     outputs=1,
     tensors=(
-        Tensor("choice.dense.kernel", "classifier.dense.weight", 1, exists=has_dense),
-        Tensor("choice.dense.bias", "classifier.dense.bias", exists=has_dense),
+        *transform_tensors("choice"),
         Tensor("choice.output.kernel", "classifier.weight", 1),
         Tensor("choice.output.bias", "classifier.bias"),
     ),

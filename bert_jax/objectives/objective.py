@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config.schema import DataConfig, PhaseConfig
+from bert_jax.config.schema import DataConfig, ModelConfig, PhaseConfig
+from bert_jax.config.task_settings import Pooling
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel.global_batch import Batch
@@ -24,6 +25,34 @@ class Tensor(NamedTuple):
     exists: Callable[[Any], bool] = lambda config: True  # whether a model of a `ModelConfig` has it
 
 
+def has_bias(config: ModelConfig) -> bool:
+    """Returns whether dense layers have a bias."""
+    return config.linear_bias
+
+
+def has_norm_bias(config: ModelConfig) -> bool:
+    """Returns whether LayerNorms have a bias."""
+    return config.norm_bias
+
+
+def transform_tensors(head: str) -> tuple[Tensor, ...]:
+    """The layer before the output layer of a task's head, where the layout has one: its names are
+    those of RoBERTa's classifier."""
+    ours, theirs = (f"{part}.dense" for part in (head, "classifier"))
+    return (
+        Tensor(f"{ours}.kernel", f"{theirs}.weight", 1, exists=lambda c: bool(c.head.dense)),
+        Tensor(
+            f"{ours}.bias", f"{theirs}.bias", exists=lambda c: bool(c.head.dense) and has_bias(c)
+        ),
+        Tensor(f"{head}.norm.scale", "classifier.norm.weight", exists=lambda c: c.head.norm),
+        Tensor(
+            f"{head}.norm.bias",
+            "classifier.norm.bias",
+            exists=lambda c: c.head.norm and has_norm_bias(c),
+        ),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class States:
     """The encoder outputs that heads read."""
@@ -31,6 +60,8 @@ class States:
     hidden: jax.Array  # states [B, S, H] of the last layer
     table: jax.Array  # word embeddings [V, H]
     pooled: Callable[[jax.Array], jax.Array]  # positions [B, N] -> vectors [B, N, H]
+    # positions [B, N], `HeadConfig.pooling` -> vectors of their texts [B, N, H]
+    of_texts: Callable[[jax.Array, Pooling], jax.Array]
     # (x, rate, number of the place in the head) -> x with dropout, in training
     dropped: Callable[[jax.Array, float, int], jax.Array]
 

@@ -9,6 +9,7 @@ from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import probe_of
+from bert_jax.config.task_settings import Pooling
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Keys
@@ -68,10 +69,13 @@ class PretrainingModel(nnx.Module):
         """Returns float32 logits of each objective from the encoder's output, or from the joined
         states of a frozen encoder's layers; key: as in a call."""
 
+        def of_texts(positions_BxN: jax.Array, pooling: Pooling) -> jax.Array:
+            examples_BxS = _whole_rows(encoder_rows(batch)["example_ids"], batch)
+            return pool(x_BxSxH, examples_BxS, positions_BxN, pooling)
+
         def pooled(positions_BxN: jax.Array) -> jax.Array:
             if probe := probe_of(self.encoder.config):
-                examples_BxS = _whole_rows(encoder_rows(batch)["example_ids"], batch)
-                return pool(x_BxSxH, examples_BxS, positions_BxN, probe.pooling)
+                return of_texts(positions_BxN, probe.pooling)
             return self.encoder.pooled(x_BxSxH, positions_BxN)
 
         def dropped(x: jax.Array, rate: float, place: int) -> jax.Array:
@@ -79,7 +83,7 @@ class PretrainingModel(nnx.Module):
             own = None if key is None else fold_key(key, self.encoder.num_layers + 1 + place)
             return dropout(x, rate=rate, key=own)
 
-        states = States(x_BxSxH, self.encoder.embeddings.word[...], pooled, dropped)
+        states = States(x_BxSxH, self.encoder.embeddings.word[...], pooled, of_texts, dropped)
         logits = {}
         for name in self.objectives:
             objective = OBJECTIVES[name]

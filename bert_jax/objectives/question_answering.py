@@ -10,9 +10,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.heads import TaskHead
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, Tensor
-from bert_jax.objectives.token_classification import TokenClassifier, token_flops, token_logits
+from bert_jax.objectives.objective import Objective, Tensor, transform_tensors
+from bert_jax.objectives.token_classification import token_flops, token_logits
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.parallel.global_batch import Batch
 
@@ -48,12 +49,13 @@ QUESTION_ANSWERING = Objective(
     title="Question answering",
     head="qa",
     weights="answer_weights",
-    make_head=partial(TokenClassifier, outputs=2),  # of the first and of the last token
+    make_head=partial(TaskHead, outputs=2),  # of the first and of the last token
     logits=token_logits,
     sums=_sums,
     baselines=lambda sums, sources: {},
     flops=partial(token_flops, outputs=2),
     tensors=(
+        *transform_tensors("qa"),
         Tensor("qa.output.kernel", "qa_outputs.weight", 1),
         Tensor("qa.output.bias", "qa_outputs.bias"),
     ),

@@ -12,29 +12,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.model.heads import class_logits
-from bert_jax.model.layers import Dense, Keys, activation
+from bert_jax.model.heads import TaskHead, class_logits
 from bert_jax.objectives.class_labels import class_baselines, class_sums, entropy
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, States, Tensor, transform_tensors
 from bert_jax.parallel.global_batch import Batch
 
 
-class SequenceClassifier(nnx.Module):
+class SequenceClassifier(TaskHead):
     """BERT's reads the pooler: dropout, output layer. The others have a layer in its place, and on
     a frozen encoder it is that of the mean, the first or the largest states of chosen layers."""
-
-    def __init__(self, config: TaskModelConfig, keys: Keys, outputs: int | None = None):
-        """outputs: how many, by default one for each label."""
-        H, self.config = config.hidden_size, config
-        if config.head.dense:
-            self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
-        shape = (outputs or len(config.head.labels),)
-        self.output = Dense(config, keys, (config.head_width,), shape, ("embed", "classes"))
 
     def __call__(self, states: States, cls_positions_BxN: jax.Array) -> jax.Array:
         """Returns float32 logits [B, N, C]."""
@@ -42,16 +32,11 @@ class SequenceClassifier(nnx.Module):
         if head.dense is None:
             x_BxNxH = states.pooled(cls_positions_BxN)
         else:
-            x_BxNxH = states.at(cls_positions_BxN)
+            x_BxNxH = states.of_texts(cls_positions_BxN, head.pooling).astype(states.hidden.dtype)
             if head.drops_input:
                 x_BxNxH = states.dropped(x_BxNxH, head.dropout, 0)
-            x_BxNxH = self._activated(self.dense(x_BxNxH))
+            x_BxNxH = self.transformed(x_BxNxH)
         return class_logits(self.output, states.dropped(x_BxNxH, head.dropout, 1))
-
-    def _activated(self, x: jax.Array) -> jax.Array:
-        if self.config.head.dense == "hidden_act":
-            return activation(self.config, x)
-        return {"tanh": jnp.tanh, "relu": jax.nn.relu}[str(self.config.head.dense)](x)
 
 
 def sequence_logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
@@ -130,8 +115,7 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
         needs_pooler=reads_pooler,
         # The names of RoBERTa, since BERT's own are those of its token classifier, too.
         tensors=(
-            Tensor("classifier.dense.kernel", "classifier.dense.weight", 1, exists=has_dense),
-            Tensor("classifier.dense.bias", "classifier.dense.bias", exists=has_dense),
+            *transform_tensors("classifier"),
             Tensor("classifier.output.kernel", "classifier.out_proj.weight", 1),
             Tensor("classifier.output.bias", "classifier.out_proj.bias"),
         ),
@@ -141,12 +125,8 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
     )
 
 
-def has_dense(config: TaskModelConfig) -> bool:
-    return config.head.dense is not None
-
-
 def reads_pooler(config: TaskModelConfig) -> bool:
-    return not has_dense(config) and not config.head.layers
+    return config.head.dense is None and not config.head.layers
 
 
 SINGLE_LABEL = _objective(

@@ -15,7 +15,7 @@ from bert_jax.model.heads import Transform, word_logits
 from bert_jax.model.layers import Keys, param
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.masked_lm import token_baselines, token_sums
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, States, Tensor, has_bias, has_norm_bias
 from bert_jax.parallel.global_batch import Batch
 
 OFFSET_SIZE = 200  # width of the position embedding (`--pair-positional-embedding-size 200`)
@@ -84,13 +84,13 @@ SPAN_BOUNDARY = Objective(
     tensors=(
         Tensor("sbo.offset", "cls.span_boundary.offset.weight"),
         *(
-            Tensor(f"sbo.{layer}.{ours}", f"cls.span_boundary.{layer}.{theirs}", inputs)
+            Tensor(f"sbo.{layer}.{ours}", f"cls.span_boundary.{layer}.{theirs}", inputs, exists=has)
             for layer in ("first", "second")
-            for ours, theirs, inputs in (
-                ("dense.kernel", "dense.weight", 1),
-                ("dense.bias", "dense.bias", None),
-                ("norm.scale", "LayerNorm.weight", None),
-                ("norm.bias", "LayerNorm.bias", None),
+            for ours, theirs, inputs, has in (
+                ("dense.kernel", "dense.weight", 1, lambda config: True),
+                ("dense.bias", "dense.bias", None, has_bias),
+                ("norm.scale", "LayerNorm.weight", None, lambda config: True),
+                ("norm.bias", "LayerNorm.bias", None, has_norm_bias),
             )
         ),
         Tensor("sbo.bias", "cls.span_boundary.bias", of_vocabulary=True),
@@ -106,7 +106,7 @@ x = torch.cat([sides, heads["cls.span_boundary.offset.weight"][offsets]], dim=-1
 for layer in ("first", "second"):
     name = f"cls.span_boundary.{{layer}}"
     x = F.gelu(dense(f"{{name}}.dense", x), approximate="{approximate}")
-    norm = [heads[f"{{name}}.LayerNorm.{{kind}}"] for kind in ("weight", "bias")]
+    norm = [heads.get(f"{{name}}.LayerNorm.{{kind}}") for kind in ("weight", "bias")]
     x = F.layer_norm(x, x.shape[-1:], *norm, eps={eps})
 words = model.get_input_embeddings().weight
 span_logits = x @ words.T + heads["cls.span_boundary.bias"]

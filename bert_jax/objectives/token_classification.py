@@ -4,30 +4,20 @@ Sizes: B rows, S positions, H hidden, C labels.
 """
 
 import jax
-from flax import nnx
 
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.model.heads import class_logits
-from bert_jax.model.layers import Dense, Keys
+from bert_jax.model.heads import TaskHead, class_logits
 from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.objectives.objective import Objective, States, Tensor, transform_tensors
 from bert_jax.parallel.global_batch import Batch
 
 
-class TokenClassifier(nnx.Module):
-    """Dropout and an output layer on the state of every token."""
-
-    def __init__(self, config: TaskModelConfig, keys: Keys, outputs: int | None = None):
-        """outputs: how many, by default one for each label."""
-        self.rate, shape = config.head.dropout, (outputs or len(config.head.labels),)
-        self.output = Dense(config, keys, (config.head_width,), shape, ("embed", "classes"))
-
-
-def token_logits(head: TokenClassifier, states: States, batch: Batch) -> jax.Array:
-    """Returns float32 logits [B, S, C]."""
-    return class_logits(head.output, states.dropped(states.hidden, head.rate, 0))
+def token_logits(head: TaskHead, states: States, batch: Batch) -> jax.Array:
+    """Returns float32 logits of every token, [B, S, C]."""
+    x_BxSxH = states.dropped(head.transformed(states.hidden), head.config.head.dropout, 0)
+    return class_logits(head.output, x_BxSxH)
 
 
 def _sums(logits_BxSxC: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
@@ -36,9 +26,10 @@ def _sums(logits_BxSxC: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
 
 
 def token_flops(model: TaskModelConfig, phase: PhaseConfig, outputs: int | None = None) -> float:
-    """Returns the FLOPs of the head on every token; outputs: as of `TokenClassifier`."""
+    """Returns the FLOPs of the head on every token; outputs: as of `TaskHead`."""
     outputs = outputs or len(model.head.labels)
-    return 2 * phase.batch_size * phase.row_tokens * model.head_width * outputs
+    dense = model.hidden_size**2 if model.head.dense else 0
+    return 2 * phase.batch_size * phase.row_tokens * (dense + model.head_width * outputs)
 
 
 TOKEN_CLASSIFICATION = Objective(
@@ -46,12 +37,13 @@ TOKEN_CLASSIFICATION = Objective(
     title="Token classification",
     head="tagger",
     weights="token_weights",
-    make_head=TokenClassifier,
+    make_head=TaskHead,
     logits=token_logits,
     sums=_sums,
     baselines=class_baselines,
     flops=token_flops,
     tensors=(
+        *transform_tensors("tagger"),
         Tensor("tagger.output.kernel", "classifier.weight", 1),
         Tensor("tagger.output.bias", "classifier.bias"),
     ),

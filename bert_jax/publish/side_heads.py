@@ -27,7 +27,7 @@ heads = {{name: weights.to(model.dtype) for name, weights in heads.items()}}
 
 
 def dense(name, x):
-    return F.linear(x, heads[f"{{name}}.weight"], heads[f"{{name}}.bias"])
+    return F.linear(x, heads[f"{{name}}.weight"], heads.get(f"{{name}}.bias"))
 
 
 inputs = tokenizer({texts}, return_tensors="pt")

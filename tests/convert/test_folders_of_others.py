@@ -22,6 +22,7 @@ from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.hf_config import from_config_json, to_config_json
+from bert_jax.convert.layouts.known_layouts import BY_TYPE
 from bert_jax.data_pipeline.folders.table import NO_EFFECT, REFUSED, find_entry
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -138,7 +139,7 @@ def test_refused_keys_with_their_usual_values_and_keys_without_effect_are_silent
 def test_keys_that_transformers_writes_are_in_the_table():
     from transformers import AutoConfig
 
-    for kind in ("bert", "roberta", "distilbert", "roformer", "camembert", "xlm-roberta"):
+    for kind in BY_TYPE:
         for key in AutoConfig.for_model(kind).to_dict():
             assert find_entry(key, CONFIG_KEYS), (kind, key)
 

@@ -46,10 +46,10 @@ def config_of(layout: str, task: str, **changes: object) -> ModelConfig:
 
 @pytest.mark.parametrize("size", [1.0, 2.0])
 @pytest.mark.parametrize(("layout", "task"), EVERY)
-def test_logits_and_losses(layout, task, size):
+def test_logits_and_losses(layout, task, size, **changes):
     """Matrices twice as large are larger than those of trained BERTs; with three times the size,
     PyTorch in float32 and in float64 begin to differ by more than the tolerance."""
-    config = config_of(layout, task)
+    config = config_of(layout, task, **changes)
     params, batch = task_params(config, size), task_batch(config)
 
     @jax.jit
@@ -75,6 +75,48 @@ def test_logits_and_losses(layout, task, size):
     assert parity.difference(logits, their_logits) <= 1e-5
     assert parity.difference(loss, their_loss.numpy()) <= 1e-5
     assert np.abs(their_logits).max() > 0.1 * size
+
+
+@pytest.mark.parametrize(
+    ("task", "change"),
+    [
+        ("single_label_classification", {"classifier_pooling": "mean"}),
+        ("multiple_choice", {"classifier_pooling": "mean"}),
+        ("mlm", {"linear_bias": True, "norm_bias": True, "hidden_act": "gelu_tanh"}),
+        ("token_classification", {"linear_bias": True, "norm_bias": True}),
+        ("mlm", {"local_attention": 0}),
+        ("mlm", {"local_attention": 7, "num_hidden_layers": 7, "global_attn_every_n_layers": 3}),
+    ],
+    ids=str,
+)
+def test_other_values_of_modernbert(task, change):
+    test_logits_and_losses("modernbert", task, 1.0, **change)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_examples_are_those_of_transformers_alone(layout):
+    """In a row of 288 tokens, so that windows are computed in blocks."""
+    config = config_of(layout, "mlm")
+    params, batch = task_params(config), task_batch(config)
+    with torch.no_grad():
+        their_logits = parity.logits_of(parity.theirs_of(config, params), config, batch).numpy()
+    real, times = batch["example_ids"] > 0, 4
+    packed = {
+        name: np.tile(batch[name][real], times)[None]
+        for name in ("input_ids", "token_type_ids", "position_ids")
+    }
+    lengths = np.tile(real.sum(1), times)
+    packed["example_ids"] = np.repeat(np.arange(1, 1 + len(lengths)), lengths)[None]
+
+    @jax.jit
+    def ours(params, packed):
+        model = nnx.merge(declare(config, COMPUTE, ("mlm",))[0], params)
+        names = ("input_ids", "token_type_ids", "example_ids", "position_ids")
+        return model.mlm(model.encoder(*map(packed.get, names)), model.encoder.embeddings.word[...])
+
+    logits = ours(params, packed)[0]
+    assert len(logits) > 256
+    assert parity.difference(logits, np.tile(their_logits[real], (times, 1))) <= 1e-5
 
 
 @pytest.mark.parametrize(("layout", "task"), EVERY_HEAD)

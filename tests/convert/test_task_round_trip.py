@@ -57,7 +57,7 @@ def saved_by_transformers(folder: Path, kind: str, what: str, tokenizer) -> "tor
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
     model.save_pretrained(folder)
-    token_types = layout != "distilbert"
+    token_types = config.type_vocab_size > 0
     for name, data in tokenizer_files(tokenizer, 40, token_types=token_types).items():
         (folder / name).write_bytes(data)
     return model

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import golden_case as cases
 import jax
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from exported import PAIRS, TEXTS, base_config, blocks, large_config, random_params
 from golden_case import CASES
+from layout_models import layout_config
 from small import COMPUTE, model_config
 
 import bert_jax
+from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.data_pipeline.sources import find, parse_source, read
@@ -215,15 +218,32 @@ def test_what_the_page_says_of_transformers_works(exported, monkeypatch):
     exec(code, {})
 
 
-@pytest.mark.parametrize("config", [base_config(), large_config()], ids=["base", "large"])
-def test_as_many_parameters_with_the_same_names(config):
-    import torch
-    from transformers import BertConfig, BertForPreTraining
+def modernbert_config(layers: int, width: int, inner: int) -> ModelConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner}
+    heads = {"num_attention_heads": width // 64, "max_position_embeddings": 8192}
+    return layout_config("modernbert", vocab_size=50_368, **sizes, **heads)
 
+
+@pytest.mark.parametrize(
+    ("config", "learned", "count"),
+    [
+        (base_config(), PAIRS, 110_106_428),
+        (large_config(), PAIRS, 336_226_108),
+        (modernbert_config(22, 768, 1152), ("mlm",), 149_655_232),
+        (modernbert_config(28, 1024, 2624), ("mlm",), 395_881_664),
+    ],
+    ids=["base", "large", "modernbert-base", "modernbert-large"],
+)
+def test_as_many_parameters_with_the_same_names(config, learned, count):
+    import torch
+    import transformers
+
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, learned, jax.random.key(0)))
+    values = to_config_json(config, pad_token_id=0, heads=shapes)
     with torch.device("meta"):
-        theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
+        settings = transformers.AutoConfig.for_model(**values)
+        theirs = getattr(transformers, values["architectures"][0])(settings)
     wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
-    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     ours = {}
     for slot in weights.slots(config, weights.groups_in(shapes)):
         leaf = shapes
@@ -231,5 +251,6 @@ def test_as_many_parameters_with_the_same_names(config):
             leaf = leaf[key]
         # Zeros that take no memory, whatever the size.
         empty = np.broadcast_to(np.float32(0), leaf.shape)
-        ours[slot.theirs] = slot.to_theirs(empty).shape
+        ours[slot.theirs] = slot.shape_of_theirs(empty)
     assert ours == wanted
+    assert sum(map(math.prod, ours.values())) == count

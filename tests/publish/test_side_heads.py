@@ -38,6 +38,7 @@ KEPT = {
     "distilbert": (("mlm", "sop", "sbo"), "sentence-order and span-boundary"),
     "roformer": (("mlm", "nsp"), "next-sentence"),
     "roberta-prelayernorm": (("mlm", "sop", "sbo"), "sentence-order and span-boundary"),
+    "modernbert": (("mlm", "nsp", "sbo"), "next-sentence and span-boundary"),
     "roberta-prelayernorm with a pooler": (("nsp",), "next-sentence"),
 }
 

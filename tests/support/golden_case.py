@@ -82,7 +82,7 @@ def _below(generator: np.random.Philox, limit: int, size: int) -> np.ndarray:
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """The values of one tensor of transformers' state dict; no bias is zero, no scale one."""
     x = (2 * _uniform(_generator("weight", name, *shape), shape) - 1) * np.sqrt(3)
-    if name.endswith(("LayerNorm.weight", "layer_norm.weight")):
+    if name.endswith(("LayerNorm.weight", "norm.weight")):
         x = 1 + 0.1 * x
     elif len(shape) == 1:
         x = 0.1 * x

@@ -21,13 +21,22 @@ LAYOUTS = {
     "distilbert": {"layout": "distilbert", "type_vocab_size": 0},
     "roformer": {"position": "rotary", "hidden_act": "gelu_tanh"},
     "roberta-prelayernorm": {"norm_position": "pre"},
-}
+    # A row is longer than three windows; the second of three layers has one.
+    "modernbert": {
+        "layout": "modernbert", "position": "rotary", "norm_position": "pre", "type_vocab_size": 0,
+        "layer_norm_eps": 1e-5, "norm_bias": False, "linear_bias": False, "gated_mlp": True,
+        "first_attention_norm": False, "local_attention": 6, "global_attn_every_n_layers": 2,
+        "global_rope_theta": 160_000.0, "local_rope_theta": 100.0,
+        "hidden_size": 24, "num_attention_heads": 3,
+    },
+}  # fmt: skip
 PREFIXES = {
     "bert": "Bert",
     "roberta": "Roberta",
     "distilbert": "DistilBert",
     "roformer": "RoFormer",
     "roberta-prelayernorm": "RobertaPreLayerNorm",
+    "modernbert": "ModernBert",
 }
 LABELS = ("negative", "neutral", "positive")
 # By objective: the head, its labels, its `problem_type` in config.json, the end of its class.
@@ -101,6 +110,7 @@ def task_batch(config: ModelConfig, step: int = 0) -> dict[str, np.ndarray]:
         C = 2
         read = ("input_ids", "token_type_ids", "example_ids", "position_ids")
         batch |= {name: batch[name].reshape(B // C, C, S) for name in read}
+        batch["example_ids"] = batch["example_ids"] * np.arange(1, C + 1, dtype=np.int32)[:, None]
         batch["cls_positions"] = np.tile(S * np.arange(C, dtype=np.int32), (B // C, 1))
         right = draw.integers(0, C, (B // C, 1), np.int32)
         return batch | {"choices": right, "choice_weights": np.ones((B // C, 1), np.float32)}

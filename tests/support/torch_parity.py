@@ -39,17 +39,28 @@ def theirs_of(config: ModelConfig, params: dict) -> torch.nn.Module:
     return model.eval()
 
 
+def logits_of(model: torch.nn.Module, config: ModelConfig, batch: dict) -> torch.Tensor:
+    """Returns the logits of their masked language model at every position."""
+    out = model(**_inputs(config, batch))
+    return out.logits
+
+
+def _inputs(config: ModelConfig, batch: dict) -> dict[str, torch.Tensor]:
+    inputs = {
+        "input_ids": torch.from_numpy(batch["input_ids"]).long(),
+        "attention_mask": torch.from_numpy(batch["example_ids"] > 0).long(),
+    }
+    if config.type_vocab_size:
+        inputs["token_type_ids"] = torch.from_numpy(batch["token_type_ids"]).long()
+    return inputs
+
+
 def outputs_of(
     model: torch.nn.Module, config: ModelConfig, batch: dict
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns their loss and logits for a batch of ours; those of the masked language model at its
     masked positions."""
-    inputs = {
-        "input_ids": torch.from_numpy(batch["input_ids"]).long(),
-        "attention_mask": torch.from_numpy(batch["example_ids"]).long(),
-    }
-    if config.type_vocab_size:
-        inputs["token_type_ids"] = torch.from_numpy(batch["token_type_ids"]).long()
+    inputs = _inputs(config, batch)
     if not isinstance(config, TaskModelConfig):
         rows, slots = np.nonzero(batch["masked_weights"])
         places = rows, batch["masked_positions"][rows, slots]
@@ -114,7 +125,7 @@ def their_steps(model: torch.nn.Module, config: Config, batches: Sequence[dict])
     """Steps of torch.optim.AdamW as `tests/goldens/make.py` takes them; returns the losses."""
     peak, losses = config.optimizer.learning_rate, []
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    free = ("LayerNorm", "layer_norm", "bias")  # of decay
+    free = ("Norm", "norm", "bias")  # of decay
     groups = [
         {"params": [p for n, p in trained if any(f in n for f in free) is not decays],
          "weight_decay": RECIPE.weight_decay * decays}

@@ -14,6 +14,15 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
          "max_position_embeddings type_vocab_size", _ARCHITECTURE),
     read("dim n_layers n_heads hidden_dim activation dropout attention_dropout",
          "DistilBERT's names of the same"),
+    read("hidden_activation norm_eps", "ModernBERT's names of hidden_act and layer_norm_eps"),
+    read("norm_bias attention_bias mlp_bias classifier_bias decoder_bias classifier_activation",
+         "ModernBERT's; dense layers have biases in all of these places or in none, the word "
+         "scores have one, and heads have the activation of the layers"),
+    read("local_attention global_attn_every_n_layers global_rope_theta local_rope_theta",
+         "ModernBERT's windows and rotary angles, as transformers 4 writes them"),
+    read("layer_types rope_parameters sliding_window",
+         "the same as transformers 5 writes them; layers 0, n, 2n, … must be the global ones"),
+    read("embedding_dropout mlp_dropout", "ModernBERT's, which must be 0"),
     read("hidden_act", "GELU with erf (gelu, gelu_python) or with tanh (gelu_new, gelu_fast, "
          "gelu_accurate, gelu_python_tanh, gelu_pytorch_tanh)"),
     read("layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob initializer_range",
@@ -25,8 +34,10 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("id2label label2id num_labels _num_labels problem_type classifier_dropout "
          "seq_classif_dropout qa_dropout finetuning_task",
          "the head of a task; it stays as it is"),
+    read("classifier_pooling", "what ModernBERT's classifier of texts reads"),
     read("tokenizer_class", "the class of the tokenizer, if tokenizer_config.json names none"),
-    read("bos_token_id eos_token_id imported_from trained_length", "kept as it is"),
+    read("bos_token_id eos_token_id cls_token_id sep_token_id imported_from trained_length",
+         "kept as it is"),
     refused("is_decoder add_cross_attention is_encoder_decoder tie_encoder_decoder",
             "a decoder; give an encoder", False, None),
     refused("cross_attention_hidden_size", "a decoder; give an encoder", None),
@@ -36,16 +47,21 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     refused("auto_map", "needs code of its own (auto_map), which bert-jax never runs", None, {}),
     refused("adapters adapter_fusion", "adapters change what a layer computes", None, {}),
     refused("per_layer_config", "layers differ from one another", None, {}),
+    refused("rope_scaling", "rotary angles that are scaled", None),
+    refused("partial_rotary_factor", "rotary positions of a part of each head", None, 1.0),
     read("tie_word_embeddings tie_weights_", "an output matrix that is not that of the embeddings "
          "is refused by its tensor, whatever this says"),
     no_effect("sinusoidal_pos_embds", "how positions were initialized; the weights have them"),
     no_effect("_name_or_path name_or_path _commit_hash transformers_version "
               "transformers.js_config model_name language summary __version__",
               "where the model comes from"),
+    no_effect("initializer_cutoff_factor", "how weights were initialized; they are there"),
+    no_effect("sparse_prediction sparse_pred_ignore_index", _OUTPUTS),
     no_effect("torch_dtype dtype use_bfloat16 fp16 bf16", "the weights have their type"),
     no_effect("_attn_implementation _attn_implementation_autoset _attn_implementation_internal "
               "attn_implementation _experts_implementation use_memory_efficient_attention "
-              "chunk_size_feed_forward gradient_checkpointing use_cache xla_device torchscript",
+              "chunk_size_feed_forward gradient_checkpointing use_cache xla_device torchscript "
+              "deterministic_flash_attn reference_compile repad_logits_with_grad",
               "how PyTorch computes the same"),
     no_effect("output_attentions _output_attentions output_hidden_states output_past return_dict "
               "use_return_dict tf_legacy_loss", _OUTPUTS),
@@ -56,7 +72,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
               "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty "
               "suppress_tokens begin_suppress_tokens decoder_start_token_id prefix "
               "task_specific_params", _WRITES),
-    no_effect("sep_token_id cls_token_id unk_token_id mask_token_id",
+    no_effect("unk_token_id mask_token_id",
               "ids that the tokenizer has"),
     no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
               "pooler_size_per_head pooler_type", "of a pooler that no class of transformers has"),

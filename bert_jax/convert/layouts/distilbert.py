@@ -27,8 +27,7 @@ DISTILBERT = Layout(
         ("classifier.out_proj.", "classifier."),
     ),
     token_types=False,
-    classifier_dense="relu",
-    choice_dense="relu",
+    dense=dict.fromkeys((CLASSIFIER, CHOICE), "relu"),
     head_dropout={
         CLASSIFIER: ("seq_classif_dropout", 0.2),
         CHOICE: ("seq_classif_dropout", 0.2),
@@ -44,5 +43,5 @@ DISTILBERT = Layout(
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    fixed={"layer_norm_eps": 1e-12, "type_vocab_size": 0},
+    own_fixed={"layer_norm_eps": 1e-12, "type_vocab_size": 0},
 )

@@ -5,12 +5,15 @@ from bert_jax.config.task_model import probe_of
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.distilbert import DISTILBERT
 from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.modernbert import MODERNBERT
 from bert_jax.convert.layouts.roberta import ROBERTA
 from bert_jax.convert.layouts.roberta_prelayernorm import ROBERTA_PRELAYERNORM
 from bert_jax.convert.layouts.roformer import ROFORMER
 from bert_jax.errors import UserError
 
-LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM)
+# Settings that change nothing that a trained model computes.
+_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM, MODERNBERT)
 # By `model_type` in config.json.
 BY_TYPE: dict[str, Layout] = {
     name: layout for layout in LAYOUTS for name in (layout.model_type, *layout.other_types)
@@ -41,7 +44,7 @@ def find_layout(model: ModelConfig) -> Layout:
             f'hidden_act="{model.hidden_act}"; such a model cannot be exported'
         )
     for name, wanted in found.fixed.items():
-        if (given := getattr(model, name)) != wanted:
+        if name not in _OF_TRAINING and (given := getattr(model, name)) != wanted:
             raise UserError(
                 f"config.model.{name}={given}: {found.class_name(())} has {wanted}; such a model "
                 "cannot be exported"

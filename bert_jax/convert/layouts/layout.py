@@ -1,12 +1,15 @@
 """Layouts: names of weights and settings in a family of transformers classes, relative to BERT."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
+from bert_jax.config.layer_settings import LayerSettings
+from bert_jax.config.schema import ModelConfig
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
+from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
 from bert_jax.objectives.sequence_classification import SINGLE_LABEL
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
@@ -15,6 +18,8 @@ CLASSIFIER: Final = SINGLE_LABEL.head
 TAGGER: Final = TOKEN_CLASSIFICATION.head
 QA: Final = QUESTION_ANSWERING.head
 CHOICE: Final = MULTIPLE_CHOICE.head
+# A setting without effect where there are no windows.
+_WITHOUT_WINDOWS: Final = "global_attn_every_n_layers"
 # The classes of a family: the end of their names, and their heads.
 _CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ForPreTraining": (MASKED_LM.head, NEXT_SENTENCE.head),
@@ -47,7 +52,7 @@ class Layout:
     """A family of classes, such as BertModel and BertForMaskedLM.
 
     A model has the layout whose first three attributes equal its own. Kernels are [out, in] in all
-    of them, with one tensor for each layer, and for query, key and value.
+    of them, with one tensor for each layer or group of layers.
     """
 
     layout: str  # config.model.layout
@@ -57,6 +62,10 @@ class Layout:
     prefix: str  # of the names of its classes
     base: str  # prefix of its tensors, `base_model_prefix`
     names: tuple[tuple[str, str], ...] = ()  # parts of BERT's tensor names and its own, in order
+    encoder: tuple[Tensor, ...] = ()  # with its own names; empty: BERT's
+    # Rotary positions rotate dimensions i and D/2 + i of a head, not neighbours as ours do.
+    rotates_halves: bool = False
+    has_sinusoids: bool = False  # whether the encoder has a fixed table of angles
     # Other `model_type`s of the same layout, with the prefix of their classes.
     other_types: Mapping[str, str] = field(default_factory=dict)
     # The classes with a pooler. Only with one there are those that have a sentence-pair head.
@@ -66,9 +75,9 @@ class Layout:
     positions_after_pad: bool = False  # position 0 is row `pad_token_id` + 1 of the table
     only_gelu: bool = False  # its MLM head computes GELU with erf, whatever `hidden_act`
     token_types: bool = True  # whether it embeds them
-    # Its heads of sequences: see `HeadConfig`.
-    classifier_dense: Literal["tanh", "relu", "hidden_act"] | None = None
-    choice_dense: Literal["relu"] | None = None
+    # Its heads of tasks: see `HeadConfig`. A head that is not in `dense` has none.
+    dense: Mapping[str, Literal["tanh", "relu", "hidden_act"]] = field(default_factory=dict)
+    head_norm: bool = False  # in those that are there
     classifier_drops_input: bool = False
     # By head of a task: the key of config.json with the dropout rate at the input of its output
     # layer, and the default, None for that of the hidden states. A head that is not here has none.
@@ -81,8 +90,26 @@ class Layout:
     # Keys of config.json with the one value that our models compute.
     constants: Mapping[str, Any] = field(default_factory=dict)
     widths: tuple[str, ...] = ()  # keys that must be absent, None or equal to hidden_size
+    # Values of those that a config.json may omit, where they are not BERT's.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     # Settings of ours that its config.json does not have, with the value that it computes.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    own_fixed: Mapping[str, Any] = field(default_factory=dict)
+    # Settings of `LayerSettings` that its config.json has; the others have their defaults.
+    layer_settings: tuple[str, ...] = ()
+    # Those that are not a key each: a model -> keys of config.json, and back to settings of ours.
+    # The latter raises UserError for values that our models do not compute.
+    write: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
+    read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Settings of ours that its config.json does not have, with the value that it computes."""
+        layers = {
+            setting.name: setting.default
+            for setting in fields(LayerSettings)
+            if setting.name not in (*self.layer_settings, _WITHOUT_WINDOWS)
+        }
+        return {**layers, **self.own_fixed}
 
     def tensor_name(self, name: str) -> str:
         """Returns the name of a tensor from that in BERT."""

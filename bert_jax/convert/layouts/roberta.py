@@ -18,7 +18,7 @@ ROBERTA = Layout(
     with_pooler=("ForMultipleChoice", "Model"),
     positions_after_pad=True,
     only_gelu=True,
-    classifier_dense="tanh",
+    dense={CLASSIFIER: "tanh"},
     classifier_drops_input=True,
     head_dropout={
         **dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None)),
