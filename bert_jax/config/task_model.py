@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from bert_jax.config.schema import BelowOne, ModelConfig
+from bert_jax.config.ranges import BelowOne
+from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_settings import Join, Pooling
 from bert_jax.data_pipeline.settings import Within
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bert_jax.config import task_model
-from bert_jax.config.schema import BelowOne, ModelConfig
+from bert_jax.config.ranges import BelowOne
+from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import HeadConfig, Labels, TaskModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, Layout
