@@ -2,10 +2,11 @@ r"""ALBERT-xxlarge v2.
 
     bert-jax pretrain --config=albert_xxlarge --config.data.store=STORE --workdir=RUN
 
-Lan et al. 2019 (arXiv 1909.11942). The recipe, and what is other than in the release, is as in
-`albert_base`. 223,158,450 parameters with both heads, as in transformers' AlbertForPreTraining
-(checked by a test). Published for version 2: SQuAD 1.1 F1 94.6, MNLI 90.6 (README of
-google-research/albert); not measured here.
+Lan et al. 2019 (arXiv 1909.11942). The recipe is that of `albert_base`. 223,158,450 parameters with
+both heads, as in transformers' AlbertForPreTraining (checked by a test). Published for version 2:
+SQuAD 1.1 F1 94.6, MNLI 90.6 (README of google-research/albert); not measured here.
+
+Differences from the release: as in `albert_base`, including bfloat16 activations.
 """
 
 from ml_collections import ConfigDict

@@ -8,9 +8,9 @@ Weller et al. 2025 (arXiv 2507.11412): 1.7 trillion tokens at length 1,024, 250 
 1e-6, rate 3e-3, decay 3e-4. With the vocabulary of the release (50,368 rows) 16,913,600 parameters.
 Not measured here.
 
-Differences from the release: as in `modernbert_base`; batches are those of ModernBERT-base (4,608
-rows of 1,024 tokens), and so are the warmup of 3 billion tokens and b2 = 0.98, which the paper does
-not give for each size.
+Differences from the release: as in `modernbert_base`, including bfloat16 activations; batches are
+those of ModernBERT-base (4,608 rows of 1,024 tokens), and so are the warmup of 3 billion tokens and
+b2 = 0.98, which the paper does not give for each size.
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,10 @@ r"""The encoder Ettin of 68 million parameters: ModernBERT's layers, 19 of them,
 
     bert-jax pretrain --config=ettin_68m --config.data.store=STORE --workdir=RUN
 
-Weller et al. 2025 (arXiv 2507.11412): rate 0.003, decay 0.0003. The recipe, and what is other than
-in the release, is as in `ettin_17m`. With the vocabulary of the release 68,457,664 parameters. Not
-measured here.
+Weller et al. 2025 (arXiv 2507.11412): rate 0.003, decay 0.0003. The recipe is that of `ettin_17m`.
+With the vocabulary of the release 68,457,664 parameters. Not measured here.
+
+Differences from the release: as in `ettin_17m`, including bfloat16 activations.
 """
 
 from ml_collections import ConfigDict

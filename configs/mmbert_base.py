@@ -9,9 +9,9 @@ billion at 8,192, and 100 billion with a decay of the rate (the numbers of token
 memory); StableAdamW with b2 = 0.95, eps 1e-8, decay 8e-5, rate 8e-4. With Gemma 2's vocabulary of
 256,000 entries 307,786,240 parameters. Not measured here.
 
-Differences from the release: as in `modernbert_base`; batches are those of ModernBERT-base. All
-languages of the store are read in every phase: leave one out of an early phase by a source weight
-of 0.
+Differences from the release: as in `modernbert_base`, including bfloat16 activations; batches are
+those of ModernBERT-base. All languages of the store are read in every phase: leave one out of an
+early phase by a source weight of 0.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,10 @@ r"""mmBERT-small: 384 wide.
 
     bert-jax pretrain --config=mmbert_small --config.data.store=STORE --workdir=RUN
 
-Marone et al. 2025 (arXiv 2509.06888). The recipe, and what is other than in the release, is as in
-`mmbert_base`. With Gemma 2's vocabulary 140,897,536 parameters. Not measured here.
+Marone et al. 2025 (arXiv 2509.06888). The recipe is that of `mmbert_base`. With Gemma 2's
+vocabulary 140,897,536 parameters. Not measured here.
+
+Differences from the release: as in `mmbert_base`, including bfloat16 activations.
 """
 
 from ml_collections import ConfigDict

@@ -10,10 +10,11 @@ eps 1e-6, decay 1e-5), 30 % masks, no pairs, packed rows. With the vocabulary of
 rows) 149,655,232 parameters, as transformers' ModernBertForMaskedLM (checked by a test). Published:
 GLUE dev 88.4 (table 1); not measured here.
 
-Differences from the release: the batch does not grow from 768 rows over the first 50 billion
-tokens. All moments carry over between phases. Any tokenizer of the store works. Initial values are
-those of transformers' class. The global theta of the rotary positions is 10,000 at length 1,024 and
-160,000 at 8,192, as there; the local one is 10,000 in all phases.
+Differences from the release: activations between layers are bfloat16 (release: matrix products are,
+by autocast); the batch does not grow from 768 rows over the first 50 billion tokens. All moments
+carry over between phases. Any tokenizer of the store works. Initial values are those of
+transformers' class. The global theta of the rotary positions is 10,000 at length 1,024 and 160,000
+at 8,192, as there; the local one is 10,000 in all phases.
 
 micro_batches: 12 rows of 1,024 tokens or 1 of 8,192 at a time on each of 16 devices with 16 GB
 (v5e-16): compiled for them, not run. The compiler estimates HOURS.

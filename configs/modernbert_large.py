@@ -9,10 +9,11 @@ billion at length 8,192 with batch 616, and 50 billion with a decay as 1 - √. 
 the release 395,881,664 parameters, as transformers' ModernBertForMaskedLM (checked by a test).
 Published: GLUE dev 90.4 (table 1); not measured here.
 
-Differences from the release: as in `modernbert_base`. Its weights start from those of
-ModernBERT-base, here from random values. The loss of the release stopped falling at 5e-4, and its
-800 billion tokens began at an earlier checkpoint; here they follow at once. The weight decay is
-1e-5 in all phases, and the last phase has the batch of the one before (the release: 624).
+Differences from the release: as in `modernbert_base`, including bfloat16 activations. Its weights
+start from those of ModernBERT-base, here from random values. The loss of the release stopped
+falling at 5e-4, and its 800 billion tokens began at an earlier checkpoint; here they follow at
+once. The weight decay is 1e-5 in all phases, and the last phase has the batch of the one before
+(the release: 624).
 
 micro_batches: 7 rows of 1,024 tokens or 1 of 8,192 at a time on each of 32 devices with 16 GB
 (v5e-32): not run.

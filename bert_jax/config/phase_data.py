@@ -1,4 +1,4 @@
-"""How a phase reads its text: values of its own, instead of those of `config.data`."""
+"""Values with which a phase reads its text, instead of those of `config.data`."""
 
 import contextlib
 import dataclasses

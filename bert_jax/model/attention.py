@@ -19,7 +19,7 @@ from bert_jax.ops.split_qkv import split_qkv
 
 
 class Kind(NamedTuple):
-    """How a layer attends.
+    """A form of attention.
 
     window: tokens that it reaches, half on each side, 0 for all; normed: whether attention has a
     LayerNorm; rotation: of each position, None without rotary positions.
