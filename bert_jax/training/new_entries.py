@@ -57,7 +57,7 @@ def start_entries(
 
     def compute() -> tuple[Arrays, str]:
         vectors = np.zeros((store.vocab_size, 1), np.float32)
-        if store.vocab_size >= config.model.hidden_size:
+        if store.vocab_size >= config.model.table_width:
             vectors = word_vectors(config.model, store)
         return aligned(vectors, store.train.token_counts, copied, own)
 

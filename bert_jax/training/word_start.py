@@ -85,7 +85,7 @@ def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
     rows of length 1, or zeros for those that stay random; "bias", float32 [V]; "values", float32
     [A, H, D], and "outputs", float32 [A, D, H], of the heads of the first layer."""
     arrays = dict[str, np.ndarray]()
-    if model.word_initializer == "cooccurrence" and store.vocab_size >= model.hidden_size:
+    if model.word_initializer == "cooccurrence" and store.vocab_size >= model.table_width:
         arrays[WORDS] = word_vectors(model, store)
         if has_neighbor_maps(model):
             arrays[VALUES], arrays[OUTPUTS] = _head_maps(model, store, arrays[WORDS])
@@ -103,7 +103,7 @@ def word_vectors(model: ModelConfig, store: TokenStore) -> np.ndarray:
         found = count_cooccurrences(
             store.train, store.vocab_size, window_weights(about.window), pool, MOST_TOKENS
         )
-        words = spectral_vectors(found, model.hidden_size, about.smoothing, about.exponent, pool)
+        words = spectral_vectors(found, model.table_width, about.smoothing, about.exponent, pool)
     words[list(store.special)] = 0
     return words
 
@@ -135,7 +135,7 @@ def _head_maps(
 
 def _row_length(model: ModelConfig) -> np.float32:
     """Returns the length that a random row of the table of words has on average."""
-    return np.float32(TRUNCATED * model.initializer_range * model.hidden_size**0.5)
+    return np.float32(TRUNCATED * model.initializer_range * model.table_width**0.5)
 
 
 def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
@@ -151,7 +151,7 @@ def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
     elif model.word_initializer == "cooccurrence":
         parts.append(
             f"words start from random values: {store.vocab_size:,} entries have no vectors of "
-            f"{model.hidden_size:,} dimensions"
+            f"{model.table_width:,} dimensions"
         )
     if VALUES in arrays:
         parts.append("heads of the first layer: PMI at their offsets")
@@ -168,7 +168,7 @@ def key_of(model: ModelConfig, store: TokenStore, about: Mapping[str, object]) -
         "vocab_size": store.vocab_size,
         "special": [*store.special],
         "cooccurrence": dataclasses.asdict(model.cooccurrence),
-        "hidden_size": model.hidden_size,
+        "hidden_size": model.table_width,
     }
     return json_digest({**shared, **about})
 

@@ -113,10 +113,21 @@ def test_everything_at_once_gives_the_same_numbers() -> None:
     assert_same(one, train(small("mlm+nsp+sbo", **ALL_AT_ONCE), one.before))
 
 
+FORMS = {
+    "rotary-pre": {"position": "rotary", "norm_position": "pre"},
+    "modern": {
+        **{"position": "rotary", "norm_position": "pre", "norm_bias": False, "linear_bias": False},
+        **{"gated_mlp": True, "first_attention_norm": False, "local_attention": 6},
+        **{"global_attn_every_n_layers": 2, "num_hidden_layers": 4},
+    },
+    "shared": {"num_hidden_groups": 1, "embedding_size": 16, "num_hidden_layers": 4},
+}
+
+
 @pytest.mark.slow
-def test_rotary_positions_and_pre_norms_give_the_same_numbers_everywhere() -> None:
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_layers_gives_the_same_numbers_everywhere(form: dict) -> None:
     """Packed rows and micro-batches, recomputed layers, sharded heads and updates, all at once."""
-    form = {"position": "rotary", "norm_position": "pre"}
     one = train(small(model=form))
     assert_same(one, train(small(model=form, **ALL_AT_ONCE), one.before))
 
