@@ -28,7 +28,8 @@ HEADS = ("bfloat16", (B, A, S, D))
 # Name: module, custom_vjp function, its arrays in base, its other arguments.
 OPS = {
     "attention": (
-        "attention.xla", "_attend", [HEADS, HEADS, HEADS, ("int32", (B, S)), ("uint32", ())], [0.1]
+        "attention.xla", "_attend", [HEADS, HEADS, HEADS, ("int32", (B, S)), ("uint32", ())],
+        [0.1, None],
     ),
     "layer_norm": (
         "layer_norm", "layer_norm",
@@ -37,7 +38,7 @@ OPS = {
     "gelu": ("gelu", "gelu", [("bfloat16", (B, S, 4 * H))], [False]),
     "dropout": ("dropout", "_dropout", [("bfloat16", (B, S, H)), ("uint32", ())], [0.1]),
     "split_qkv": (
-        "split_qkv", "split_qkv", [("bfloat16", (B, S, 3, A, D)), ("bfloat16", (3, A, D))], []
+        "split_qkv", "_split_qkv", [("bfloat16", (B, S, 3, A, D)), ("bfloat16", (3, A, D))], []
     ),
     "cross_entropy": (
         "cross_entropy", "cross_entropy", [("float32", (B, P, V)), ("int32", (B, P))], []
