@@ -40,6 +40,7 @@ from bert_jax.checkpoint.catalog import (
     with_digest,
 )
 from bert_jax.checkpoint.restore import RecordEvent, Restorer, parts
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
 from bert_jax.distributed.peers import ProcessGroup, single_process_group
@@ -327,17 +328,18 @@ def _names(steps: Sequence[int]) -> str:
 
 
 def load_params(
-    workdir: Workdir, which: int | Literal["best"] | None = None
+    workdir: Workdir, which: int | Literal["best"] | None = None, weights: Weights = "last"
 ) -> tuple[dict, dict[str, Any]]:
     """Loads the parameters of a step (see `find_steps`) to one device, and its `meta`.
 
     Raises:
-        UserError: the workdir holds no such checkpoint, or it is another run's.
+        UserError: the workdir holds no such checkpoint, it is another run's, or it has no such
+            weights.
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
     (step,) = find_steps(workdir, which)
     meta = read_own_meta(workdir, step, known_run(workdir))
-    return read_params(workdir, meta), meta
+    return read_params(workdir, meta, weights), meta
 
 
 def known_run(workdir: Workdir) -> dict[str, Any] | None:
@@ -358,9 +360,15 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
     return meta
 
 
-def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
+def read_params(workdir: Workdir, meta: Mapping[str, Any], weights: Weights = "last") -> dict:
     """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
-    return dict(read_part(workdir, meta, "params", _params_of(meta)))
+    name = "ema" if weights == "ema" else "params"
+    if weights == "ema" and not meta["config"]["optimizer"].get("ema_decay"):
+        raise UserError(
+            f"{workdir}: trained without an average of its weights; leave out ema, or train with "
+            "--config.optimizer.ema_decay=0.999"
+        )
+    return dict(read_part(workdir, meta, name, _params_of(meta)))
 
 
 def read_part(workdir: Workdir, meta: Mapping[str, Any], name: str, shapes: Any) -> Any:
@@ -368,7 +376,7 @@ def read_part(workdir: Workdir, meta: Mapping[str, Any], name: str, shapes: Any)
 
     Args:
         meta: of its step, see `read_own_meta`.
-        name: "params" or "opt".
+        name: "params", "ema" or "opt".
         shapes: the part as ShapeDtypeStructs.
 
     Raises:

@@ -129,6 +129,13 @@ def define_cpu_devices(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
 
+def define_weights(
+    values: flags.FlagValues, what: str = "last: those of the step; ema: their average"
+) -> None:
+    """Defines --weights, see `config.optimizer.ema_decay`."""
+    flags.DEFINE_enum("weights", "last", ["last", "ema"], what, flag_values=values)
+
+
 def need(values: flags.FlagValues, *names: str) -> None:
     """Raises UsageError if one of the flags was not given."""
     for name in names:

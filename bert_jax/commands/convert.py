@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_weights, need
 from bert_jax.commands.kinds import export, exports
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
@@ -22,6 +22,7 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_enum("dtype", "float32", dtypes, "of the weights", flag_values=values)
     size = "largest file of weights, such as 2GB (default: all in one)"
     flags.DEFINE_string("max_shard_size", None, size, flag_values=values)
+    define_weights(values)
     _define_optimizer_state(values)
 
 
@@ -37,6 +38,10 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     if values.all_steps and values.step is not None:
         raise UsageError("--all_steps and --step exclude each other")
+    if values.optimizer_state and values.weights != "last":
+        raise UsageError(
+            f"--optimizer_state: the moments are not those of --weights={values.weights}"
+        )
     run_export(
         values.workdir,
         values.out,
@@ -44,6 +49,7 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
         all_steps=values.all_steps,
         form=WeightFormat(values.dtype, values.max_shard_size),
         optimizer_state=values.optimizer_state,
+        weights=values.weights,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.command import Command, define_cpu_devices, define_weights, need
 from bert_jax.commands.kinds import example_values
 from bert_jax.commands.paths import define_input, define_output
 from bert_jax.errors import UsageError
@@ -33,6 +33,7 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     ):
         help_text = f"{what}: {', '.join(choices)} (default: the run's)"
         flags.DEFINE_enum(name, None, list(choices), help_text, flag_values=values)
+    define_weights(values)
     form = (
         "evaluation setting: own (default, as the run was trained), PAIRING/MASKING, such as "
         "single/span, or PAIRING/MASKING@RATE (may be repeated)"
@@ -72,6 +73,7 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         masking=values.masking,
         forms=values.form or ("own",),
         examples=values.per_example,
+        weights=values.weights,
     )
 
 
@@ -82,7 +84,7 @@ def _evaluate_task(values: flags.FlagValues) -> None:
         raise UsageError(f"--{given[0]}: {values.workdir} is fine-tuned for a task; leave it out")
     from bert_jax.finetune.task_examples import write_task_examples
 
-    write_task_examples(values.workdir, values.per_example, values.step)
+    write_task_examples(values.workdir, values.per_example, values.step, values.weights)
 
 
 COMMANDS = {

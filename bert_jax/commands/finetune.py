@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.command import Command, define_cpu_devices, define_weights, need
 from bert_jax.commands.kinds import predictions, task_runs
 from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 from bert_jax.commands.run_flags import (
@@ -32,6 +32,7 @@ def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_run(values, task_runs)
     seeds = "number of runs, with seeds from config.seed on, each in a folder of --workdir"
     flags.DEFINE_integer("seeds", 1, seeds, 1, flag_values=values)
+    define_weights(values, "config.init_weights, of the run that config.init names")
 
 
 def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -42,6 +43,8 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     first, *others = seed_folders(values.workdir, values.seeds)
     config = read_config(values, first)
+    if values["weights"].present:
+        config = config.replace("init_weights", values.weights)
     from bert_jax.distributed.job import Job, in_process_job
     from bert_jax.runtime import compile_cache
 

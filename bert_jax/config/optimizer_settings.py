@@ -9,6 +9,7 @@ from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.ranges import Amount, BelowOne, Count, Positive
 from bert_jax.data_pipeline.settings import Share, Whole, Within
 
+Weights = Literal["last", "ema"]  # of a checkpoint: those of its step, or their average
 ScheduleName = Literal["bert", "fairseq", "wsd", "trapezoid"]
 STABLE: Final = ("wsd", "trapezoid")  # those with a stable rate, and a decay at the end
 
@@ -47,6 +48,8 @@ class OptimizerConfig:
     weight_decay_on: Literal["weights", "all"] = "weights"
     # Rate of each layer relative to the one above it.
     layer_decay: Annotated[float, Within(0, 1, without=(0,))] = 1.0
+    # Of an exponential moving average of the weights, which checkpoints have too; 0 = none.
+    ema_decay: BelowOne = field(default=0.0, metadata=FIXED)
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 

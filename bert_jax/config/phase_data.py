@@ -1,4 +1,4 @@
-"""Values with which a phase reads its text, instead of those of `config.data`."""
+"""The part of a phase that says how its text is read, where not as `config.data` says."""
 
 import contextlib
 import dataclasses

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from bert_jax.config.layer_settings import Theta
 from bert_jax.config.model_settings import ModelConfig
 from bert_jax.config.on_resume import FREE, ROUNDS
-from bert_jax.config.optimizer_settings import STABLE, OptimizerConfig, ScheduleSpan
+from bert_jax.config.optimizer_settings import STABLE, OptimizerConfig, ScheduleSpan, Weights
 from bert_jax.config.phase_data import PhaseDataConfig
 from bert_jax.config.ranges import (
     BATCH_TOKENS,
@@ -187,6 +187,8 @@ class Config:
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
     # A model's folder, or a workdir, "run" or "run@STEP", to start from.
     init: str = field(default="", metadata=FREE)
+    # Of a run that init names; see optimizer.ema_decay.
+    init_weights: Weights = field(default="last", metadata=FREE)
     # How the store's vocabulary relates to that model's: the same; all of it, then new entries; or
     # any other. See training/initial_vocabulary.py.
     init_vocabulary: Literal["same", "extend", "replace"] = "same"

@@ -17,6 +17,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
@@ -97,9 +98,11 @@ def read_stored(folder: Path) -> StoredModel:
     return read_google_bert(folder) if is_google_bert(folder) else read_folder(folder)
 
 
-def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
+def read_checkpoint(
+    source: str, run: Workdir, step: int | None, which: Weights = "last"
+) -> ReadModel:
     """Reads a checkpoint, the newest without a step; UserError and StorageError as `read_model`."""
-    params, meta = checkpoint.load_params(run, step)
+    params, meta = checkpoint.load_params(run, step, which)
     config, tokenizer = model_of(meta), read_run_tokenizer(run, meta)
     arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
     return ReadModel(source, arrays, config, tokenizer, origin=origin)

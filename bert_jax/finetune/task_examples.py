@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.finetune.results import kept_step
@@ -38,7 +39,10 @@ class Evaluated(NamedTuple):
 
 
 def write_task_examples(
-    folder: epath.PathLike, path: epath.PathLike, step: int | None = None
+    folder: epath.PathLike,
+    path: epath.PathLike,
+    step: int | None = None,
+    weights: Weights = "last",
 ) -> None:
     """Writes the loss and the hits of every held-out example of a fine-tuned run.
 
@@ -46,6 +50,7 @@ def write_task_examples(
         folder: the workdir.
         path: the file to write.
         step: of the checkpoint; by default that which `config.task.keep` names.
+        weights: those of the step, or their average.
 
     Raises:
         UserError: no such checkpoint, or the files of the task cannot be read.
@@ -57,7 +62,7 @@ def write_task_examples(
     (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
     meta = read_own_meta(run, chosen, known)
     data = open_task(config, run)
-    found = _evaluate(config, data, read_params(run, meta))
+    found = _evaluate(config, data, read_params(run, meta, weights))
     name = f"task/{config.task.name}"
     about = {
         "seconds": time.perf_counter() - begun,

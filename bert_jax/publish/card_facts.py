@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.serialization import flatten
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
@@ -16,8 +17,8 @@ from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
-def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
-    """Returns the facts about a checkpoint; meta: as stored with it."""
+def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") -> Card:
+    """Returns the facts about weights of a checkpoint; meta: as stored with it."""
     config, step = config_of(meta), meta["step"]
     task = read_task(config, meta)
     left_out = UNUSED if task else ("data.store",)  # a path on the machine that trained
@@ -30,11 +31,16 @@ def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     measured = [
         record for record in run_records.read_records(run.metrics, "eval") if record["step"] <= step
     ]
+    training = run_facts(meta, step, run_records.records(run.metrics))
+    if weights == "ema":
+        measured = []  # the run measures the others
+        decay = f"decay {config.optimizer.ema_decay:g}"
+        training["weights"] = f"exponential moving average of those after each step, {decay}"
     return Card(
         step=step,
         length=trained_length(config, step),
         objectives=learned_by(config),
-        training=run_facts(meta, step, run_records.records(run.metrics)),
+        training=training,
         settings=settings,
         sources=sources,
         languages=languages,

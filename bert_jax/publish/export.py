@@ -16,6 +16,7 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
@@ -181,6 +182,7 @@ def run_export(
     all_steps: bool = False,
     form: WeightFormat = DEFAULT_FORMAT,
     optimizer_state: bool = False,
+    weights: Weights = "last",
 ) -> None:
     """Exports checkpoints of a pretraining run and prints the results.
 
@@ -188,6 +190,7 @@ def run_export(
         step: of the checkpoint; None is the newest.
         all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
         optimizer_state: the moments and the step too, for `config.init_optimizer`.
+        weights: those of the step, or their average.
 
     Raises:
         UserError: there is no such checkpoint, or as `export`.
@@ -195,22 +198,27 @@ def run_export(
     run = Workdir.open(workdir)
     check_output(out, EXPORTS if all_steps else EXPORT, inputs=inputs_of_model(workdir))
     if not all_steps:
-        _export_step(run, out, step, form, optimizer_state)
+        _export_step(run, out, step, form, optimizer_state, weights)
         return
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
-        _export_step(run, Path(out) / f"step-{step}", step, form, optimizer_state)
+        _export_step(run, Path(out) / f"step-{step}", step, form, optimizer_state, weights)
 
 
 def _export_step(
-    run: Workdir, out: Path | str, step: int | None, form: WeightFormat, with_optimizer: bool
+    run: Workdir,
+    out: Path | str,
+    step: int | None,
+    form: WeightFormat,
+    with_optimizer: bool,
+    weights: Weights,
 ) -> None:
     check_output(out, EXPORT)  # fail before reading a large checkpoint
-    params, meta = checkpoint.load_params(run, step)
+    params, meta = checkpoint.load_params(run, step, weights)
     model_config = model_of(meta)
-    layout, card = find_layout(model_config), read_card(run, meta)
+    layout, card = find_layout(model_config), read_card(run, meta, weights)
     _, others = names.groups_by_file(params, layout)
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"
@@ -225,7 +233,8 @@ def _export_step(
     init = config_of(meta).init
     if init and not is_remote(init) and (Path(split_step(init)[0]) / MODULES).is_file():
         print(f"not carried over: what makes a sentence encoder of {init} (pool, layers after it)")
-    print(f"step {meta['step']:,} of {run} exported to {out}")
+    averaged = ", its averaged weights," * (weights == "ema")
+    print(f"step {meta['step']:,} of {run}{averaged} exported to {out}")
 
 
 def _is_export(out: epath.Path) -> bool:

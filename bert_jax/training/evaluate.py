@@ -15,6 +15,7 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict
@@ -70,6 +71,7 @@ def evaluate_run(
     pairing: str | None = None,
     masking: str | None = None,
     examples: epath.PathLike | None = None,
+    weights: Weights = "last",
 ) -> list[dict[str, Any]]:
     """Evaluates checkpoints of a run, prints tables and appends to `Workdir.evaluations`.
 
@@ -81,6 +83,7 @@ def evaluate_run(
         forms: names of evaluation settings, see `eval_setting`.
         pairing, masking: of the form `own`; the run's settings by default.
         examples: file for the values of every example, see `per_example`; of one checkpoint.
+        weights: those of the step, or their average.
 
     Returns:
         The records as written, one for each checkpoint and form.
@@ -104,16 +107,10 @@ def evaluate_run(
     measures = {phase: [_Measure(each, text) for each in own] for phase, own in asked.items()}
     jobs = [(meta, measures[phase]) for meta, phase in zip(metas, phases, strict=True)]
     begun = time.perf_counter()
-    records, values = _evaluate(workdir, jobs, by_example=examples is not None)
+    records, values = _evaluate(workdir, jobs, weights, by_example=examples is not None)
     seconds = time.perf_counter() - begun
     bigram = bigram_loss(text)
-    for own in records.values():
-        console.print(_table(own, text.sources), markup=False)
-    console.print("±: half of a 95 % interval, by the choice of documents")
-    console.print(
-        f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
-        f"bigram {bigram:.3f} nats"
-    )
+    _print_results(records, text, bigram)
     if examples is not None:
         forms_of = {each.name: each.form for each in asked[phases[-1]]}
         about = _about(newest, text, forms_of, records, bigram_loss=bigram, seconds=seconds)
@@ -164,6 +161,7 @@ def _asked(
 def _evaluate(
     workdir: Workdir,
     jobs: "Sequence[tuple[Mapping[str, Any], Sequence[_Measure]]]",
+    weights: Weights,
     *,
     by_example: bool,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, PerExample]]:
@@ -173,16 +171,17 @@ def _evaluate(
     jobs: the `meta` of each checkpoint with its measures.
     """
     records, values = dict[str, list[dict[str, Any]]](), dict[str, PerExample]()
+    which = {"weights": weights} if weights != "last" else {}
     total = sum(measure.held_out.num_batches for _, measures in jobs for measure in measures)
     log = EventLog(workdir.evaluations)
     with progress("batches", total) as bar, closing(log):
         for meta, measures in jobs:
-            params = read_params(workdir, meta)
+            params = read_params(workdir, meta, weights)
             for measure in measures:
                 scalars, examples = measure.evaluate(params, bar, by_example=by_example)
                 if examples:
                     values[measure.name] = examples
-                written = {**measure.about, **scalars}
+                written = {**measure.about, **which, **scalars}
                 line = metrics.line("evaluate", meta["step"], meta["phase"], written)
                 log.append(line)
                 records.setdefault(measure.name, []).append(json.loads(line))
@@ -256,10 +255,24 @@ class _Measure:
             return self.held_out.evaluate(self._program, placed, advance), None
 
 
+def _print_results(
+    records: Mapping[str, Sequence[dict[str, Any]]], text: TokenStore, bigram: float
+) -> None:
+    """Prints a table for each form, and the baselines."""
+    for own in records.values():
+        console.print(_table(own, text.sources), markup=False)
+    console.print("±: half of a 95 % interval, by the choice of documents")
+    console.print(
+        f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
+        f"bigram {bigram:.3f} nats"
+    )
+
+
 def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
     """Renders one line per record: the metrics of every objective next to its baselines."""
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         *([("form", lambda r: str(r["form"]))] if records[0]["form"] != OWN else []),
+        *([("weights", lambda r: str(r["weights"]))] if "weights" in records[0] else []),
         ("step", lambda r: str(r["step"])),
         ("phase", lambda r: str(r["phase"] + 1)),
         ("length", lambda r: str(r["seq_length"])),

@@ -145,7 +145,7 @@ def _check_keys(config: Config) -> None:
         key: value
         for key, default in (
             ("init_vocabulary", "same"), ("init_entries", "pieces"), ("init_positions", "same"),
-            ("init_optimizer", "reset"),
+            ("init_weights", "last"), ("init_optimizer", "reset"),
         )
         if (value := getattr(config, key)) != default
     }  # fmt: skip
@@ -160,7 +160,13 @@ def _check_keys(config: Config) -> None:
         )
     if "init_entries" in changed:
         _check_entries(config)
-    if changed.pop("init_optimizer", None) and changed:
+    carry = changed.pop("init_optimizer", None)
+    if changed.pop("init_weights", None) and carry:
+        raise UserError(
+            "config.init_weights=ema: the moments are not those of the average; set "
+            "config.init_optimizer=reset"
+        )
+    if carry and changed:
         (key, value), *_ = changed.items()
         raise UserError(
             f"config.{key}={value} adds embedding rows, for which the model has no moments; set "
@@ -221,11 +227,16 @@ def _read(config: Config, data: RunData) -> InitialState:
     left_out: tuple[str, ...] = ()
     if run.is_run():
         (step,) = find_steps(run, step)
-        read = read_checkpoint(config.init, run, step)
+        read = read_checkpoint(config.init, run, step, config.init_weights)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
     else:
+        if config.init_weights == "ema":
+            raise UserError(
+                f"config.init_weights=ema: {config.init} is no run, which has one set of weights; "
+                "leave it out"
+            )
         with local_folder(path) as folder:
             stored = read_folder(folder)
             model, tokenizer = stored.config, stored.tokenizer

@@ -15,6 +15,7 @@ from bert_jax.metrics.run_records import Event
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim, new_entries, skip_nonfinite, word_start
+from bert_jax.training.averaging import with_average
 from bert_jax.training.initial import start_from
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
@@ -68,7 +69,7 @@ def restore_or_init(
             logger.info(change)
         description.copy_tokenizer(run.workdir, run.data.tokenizer.json)
     if state is None or meta is None:
-        return _new_state(run), False
+        return with_average(_new_state(run)), False
     state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
     unevaluated = meta["evaluation"] is None
     over = step == run.config.total_steps and not unevaluated

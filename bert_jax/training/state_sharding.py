@@ -11,7 +11,8 @@ from bert_jax.config.schema import Config
 from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 
-# step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `skip_nonfinite.Counts`
+# step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `skip_nonfinite.Counts`;
+# ema: the average of params, only with `config.optimizer.ema_decay`
 State = dict[str, Any]
 
 
@@ -48,9 +49,11 @@ def state_specs(specs: ParamSpecs, abstract: State) -> dict:
         tails = (path[start:] for start in range(len(path)))
         return next((of_path[tail] for tail in tails if tail in of_path), P())
 
+    average = {"ema": specs.storage} if "ema" in abstract else {}
     return {
         "step": P(),
         "params": specs.storage,
+        **average,
         "opt": jax.tree_util.tree_map_with_path(leaf, abstract["opt"]),
         "nonfinite": jax.tree.map(lambda _: P(), abstract["nonfinite"]),
     }

@@ -29,7 +29,7 @@ from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase
 from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
-from bert_jax.training import skip_nonfinite
+from bert_jax.training import averaging, skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
 from bert_jax.training.state_sharding import State, param_specs, state_specs
 
@@ -105,6 +105,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         return {
             "step": jnp.zeros((), jnp.int32),
             "params": params,
+            **({"ema": params} if config.optimizer.ema_decay else {}),
             "opt": optimizer.init(params),
             "nonfinite": skip_nonfinite.start(),
         }
@@ -212,12 +213,18 @@ def _make_train_step(
             "skipped": (~update).astype(jnp.int32),
             "in_row": counts_after["in_row"],
         }
-        after = {
+        after: State = {
             "step": state["step"] + 1,
             "params": jax.tree.map(lambda p, u: unless_skipped(p - rate * u, p), params, updates),
             "opt": jax.tree.map(unless_skipped, opt, state["opt"]),
             "nonfinite": counts_after,
         }
+        if "ema" in state:
+            done = after["step"] - counts_after["total"]
+            ema = averaging.average(
+                state["ema"], after["params"], config.optimizer.ema_decay, jnp.maximum(done, 1)
+            )
+            after["ema"] = jax.tree.map(unless_skipped, ema, state["ema"])
         return after, metrics
 
     return train_step

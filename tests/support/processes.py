@@ -216,11 +216,13 @@ def newest_step(workdir: Path) -> int:
 
 
 def read_state(workdir: Path, step: int) -> dict[str, np.ndarray]:
-    """Path -> array of every parameter and of the optimizer's state."""
+    """Path -> array of every parameter, of the optimizer's state, and of the averaged weights."""
     leaves: dict[str, np.ndarray] = {}
-    for item in ("params", "opt"):
+    for item in ("params", "opt", "ema"):
+        folder = Workdir.open(workdir).checkpoints / str(step) / item
+        if item == "ema" and not folder.exists():
+            continue
         with ocp.PyTreeCheckpointer() as reader:
-            folder = Workdir.open(workdir).checkpoints / str(step) / item
             like = reader.metadata(folder).item_metadata.tree
             args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
             tree = reader.restore(folder, restore_args=args)

@@ -30,7 +30,8 @@ class ResidentBytes:
     def of(cls, config: Config, phase: PhaseConfig, program: StepFunctions) -> "ResidentBytes":
         state = program.abstract
         batch = program.abstract_batch(empty_batch(config, phase), phase.batch_size)
-        return cls(_bytes(state["params"]), _bytes(state["opt"]), _bytes(batch))
+        optimizer = (state["opt"], state.get("ema"))
+        return cls(_bytes(state["params"]), _bytes(optimizer), _bytes(batch))
 
 
 @dataclasses.dataclass(frozen=True)
