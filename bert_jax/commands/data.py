@@ -14,7 +14,8 @@ from bert_jax.errors import StorageError, UsageError, UserError
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.sources import SourceSpec
 
-ALGORITHMS = ("wordpiece", "unigram", "bpe")
+ALGORITHMS = ("wordpiece", "unigram", "bpe", "byte_bpe")
+SPECIAL_TOKENS = ("modernbert", "roberta")
 DEDUP = ("none", "exact", "near")
 KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 
@@ -61,10 +62,12 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
     define_output(values, "out", "tokenizer.json to write", vocabulary)
     define_overwrite(values)
-    model = "wordpiece, or SentencePiece's unigram or bpe"
+    model = "wordpiece, SentencePiece's unigram or bpe, or BPE of bytes, which keeps case"
     flags.DEFINE_enum("model", "wordpiece", ALGORITHMS, model, flag_values=values)
     size = "number of entries, special tokens included"
     flags.DEFINE_integer("vocab_size", 30522, size, 100, flag_values=values)
+    special = "special tokens and their ids, of byte_bpe (default: modernbert)"
+    flags.DEFINE_enum("special_tokens", None, SPECIAL_TOKENS, special, flag_values=values)
     flags.DEFINE_bool("cased", False, "do not lower-case text", flag_values=values)
 
 
@@ -72,9 +75,15 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
     from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 
-    sources = _sources(values)
-    lowercase = not values.cased
-    tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
+    if values.special_tokens and values.model != "byte_bpe":
+        raise UsageError(f"--special_tokens: --model={values.model} has BERT's; leave it out")
+    tokenizer = train_tokenizer(
+        _sources(values),
+        values.vocab_size,
+        model=values.model,
+        lowercase=not values.cased,
+        special_tokens=values.special_tokens or "modernbert",
+    )
     try:
         tokenizer.save(values.out, overwrite=values.overwrite)
     except StorageError as error:
@@ -245,7 +254,7 @@ def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 COMMANDS = {
     "data tokenizer": Command(
-        "train a vocabulary: WordPiece, or SentencePiece unigram or BPE",
+        "train a vocabulary: WordPiece, SentencePiece unigram or BPE, or byte-level BPE",
         "bert-jax data tokenizer --source=books:/data/books --out=tokenizer.json",
         _define_tokenizer,
         _run_tokenizer,

@@ -3,6 +3,8 @@
 See `evaluation_pass.py` for what is comparable, and `eval_setting.py` for the forms.
 """
 
+# Over 300 lines: one command, from the checkpoints of a run to the table of their figures.
+
 import dataclasses
 import json
 import time

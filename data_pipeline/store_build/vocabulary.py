@@ -10,6 +10,7 @@ from bert_jax.data_pipeline.sources import Found, SourceSpec, read
 from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.store_build.found_sources import check_sources, find_all
 from bert_jax.data_pipeline.store_build.shard import cleaned, raw_hash
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 from bert_jax.storage.progress import byte_bar, terminal
 from bert_jax.storage.remote import storage_errors
@@ -24,6 +25,7 @@ def train_tokenizer(
     *,
     model: Algorithm = "wordpiece",
     lowercase: bool = True,
+    special_tokens: SpecialTokens = "modernbert",
     most_bytes: int | None = None,
     progress: bool = True,
 ) -> Tokenizer:
@@ -31,8 +33,8 @@ def train_tokenizer(
 
     Args:
         most_bytes: if there is more raw text than this, documents are subsampled by hash. None is
-            1 GiB for WordPiece and 256 MiB for the others, because SentencePiece keeps many copies
-            of its text in memory.
+            256 MiB for SentencePiece, which keeps many copies of its text in memory, and 1 GiB for
+            the others.
         progress: show a bar while reading the text, and print a line when training starts.
 
     Raises:
@@ -45,7 +47,7 @@ def train_tokenizer(
     sizes = {file.path: file.version.size for file in versions}
     size = sum(sizes[path] for _, path in files)
     if most_bytes is None:
-        most_bytes = 1 << (30 if model == "wordpiece" else 28)
+        most_bytes = 1 << (28 if model in ("unigram", "bpe") else 30)
     highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
 
     def texts() -> Iterator[str]:
@@ -64,7 +66,9 @@ def train_tokenizer(
     remedy = "; free some space, or set TMPDIR to another folder"
     for _ in range(_ATTEMPTS):
         with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
-            tokenizer = Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
+            tokenizer = Tokenizer.train(
+                texts(), vocab_size, model=model, lowercase=lowercase, special_tokens=special_tokens
+            )
         # Where only the status of a file changed, its text may have been another one in between.
         now = check_all(versions)
         if now == versions:

@@ -63,15 +63,20 @@ def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:
     return SpecialIds(*ids)
 
 
-def tokenizer_json(encoder: tokenizers.Tokenizer) -> bytes:
-    """Adds special tokens (already in the model) and templates; returns the tokenizer.json."""
+def tokenizer_json(encoder: tokenizers.Tokenizer, *, lstrip_mask: bool = False) -> bytes:
+    """Adds special tokens (already in the model) and templates; returns the tokenizer.json.
+
+    lstrip_mask: whether [MASK] takes the spaces before it, as it does where they are a part of the
+        next piece.
+    """
     # `transformers` reads these templates from the exported file.
     encoder.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, encoder.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
-    encoder.add_special_tokens(list(SPECIAL_TOKENS))
+    *others, mask = SPECIAL_TOKENS
+    encoder.add_special_tokens([*others, tokenizers.AddedToken(mask, lstrip=lstrip_mask)])
     # The library writes the vocabulary in id order, and its `save` uses indent=2, so the bytes have
     # the usual format of a tokenizer.json.
     return (json.dumps(json.loads(encoder.to_str()), ensure_ascii=False, indent=2) + "\n").encode()

@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import tokenizers
 
-from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
-from bert_jax.data_pipeline.tokenizer.byte_level_bpe import with_prefix_space
+from bert_jax.data_pipeline.tokenizer import byte_level_bpe, fast_bpe, wordpiece
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens, with_prefix_space
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     SpecialIds,
@@ -39,7 +39,7 @@ from bert_jax.storage.remote import is_remote, storage_errors
 
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 
-Algorithm = Literal["wordpiece", "unigram", "bpe"]
+Algorithm = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
 # Of its bytes, every program that trains a vocabulary writes the like.
 VOCABULARY: Final = OutputKind("tokenizer.json", None, in_buckets=False)
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
@@ -145,22 +145,27 @@ class Tokenizer:
         *,
         model: Algorithm = "wordpiece",
         lowercase: bool = True,
+        special_tokens: SpecialTokens = "modernbert",
     ) -> "Tokenizer":
         """Trains a vocabulary. The same texts give the same bytes in every process.
 
         Args:
             texts: cleaned text, any number of lines each; read once.
             vocab_size: number of entries, special tokens included. SentencePiece returns exactly
-                this number, WordPiece fewer if the text does not yield more.
-            model: "wordpiece", or SentencePiece's "unigram" or "bpe".
+                this number, the others fewer if the text does not yield more.
+            model: "wordpiece", SentencePiece's "unigram" or "bpe", or "byte_bpe".
             lowercase: train on lowercased text and encode the same way. WordPiece also strips
-                accents, as BERT does; SentencePiece folds case and keeps accents.
+                accents, as BERT does; SentencePiece folds case and keeps accents; byte-level BPE
+                always keeps both.
+            special_tokens: of byte-level BPE.
 
         Raises:
             UserError: no text, or vocab_size too small or too large for it.
         """
         if model == "wordpiece":
             return cls(wordpiece.train(texts, vocab_size, lowercase=lowercase))
+        if model == "byte_bpe":
+            return cls(byte_level_bpe.train(texts, vocab_size, special_tokens))
         from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert, train_model
 
         trained = train_model(texts, vocab_size, model, lowercase=lowercase)
