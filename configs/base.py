@@ -14,6 +14,7 @@ divided by the counts of the global batch (release: of each core, plus 1e-5). Th
 last tenth of its steps at length 512: see `wiki_books_base`.
 """
 
+import copy
 import math
 
 from ml_collections import ConfigDict
@@ -30,7 +31,8 @@ def get_config() -> ConfigDict:
 
 def short_then_long(phase: ConfigDict) -> tuple[ConfigDict, ConfigDict]:
     """Splits a phase in two: 90 % of its steps at length 128, the rest at 512, as in the paper."""
-    short, long = phase.copy_and_resolve_references(), phase.copy_and_resolve_references()
+    _check_can_be_split(phase)
+    short, long = copy.deepcopy(phase), copy.deepcopy(phase)
     short.steps = phase.steps * 9 // 10
     long.steps = phase.steps - short.steps
     long.seq_length, long.max_predictions = 512, 77
@@ -45,8 +47,10 @@ def batch_ramp(phase: ConfigDict, first: int, share: float = 0.1) -> tuple[Confi
     possible.
 
     Raises:
-        UserError: the phase's batch is not `first` times a power of two, or it has too few steps.
+        UserError: the phase's batch is not `first` times a power of two, it has too few steps, or
+            its mask rate changes.
     """
+    _check_can_be_split(phase)
     doublings = max(0, (phase.batch_size // max(first, 1)).bit_length() - 1)
     if first << doublings != phase.batch_size:
         raise UserError(
@@ -61,10 +65,19 @@ def batch_ramp(phase: ConfigDict, first: int, share: float = 0.1) -> tuple[Confi
         )
     phases = []
     for halvings in range(doublings, 0, -1):
-        ramp = phase.copy_and_resolve_references()
+        ramp = copy.deepcopy(phase)
         ramp.batch_size, ramp.steps = phase.batch_size >> halvings, part << halvings
         ramp.micro_batches = math.gcd(ramp.batch_size, max(1, phase.micro_batches >> halvings))
         phases.append(ramp)
-    full = phase.copy_and_resolve_references()
+    full = copy.deepcopy(phase)
     full.steps = phase.steps - part * doublings
     return (*phases, full)
+
+
+def _check_can_be_split(phase: ConfigDict) -> None:
+    """Raises UserError for a phase whose mask rate would change from its start in each part."""
+    if (end := phase.get("mask_rate_end")) is not None:
+        raise UserError(
+            f"mask_rate_end={end}: set it after a phase was split, in the phase in "
+            "which the rate changes"
+        )

@@ -135,7 +135,8 @@ def batches(
 
     Yields:
         A dict of new arrays. B = `batch_size`, S = `row_length` or else `seq_length`, P =
-        `max_predictions` (more in longer rows) and N = `examples_per_row` of the step's phase:
+        `max_predictions`, or what a mask rate of the phase's own takes (more in longer rows), and
+        N = `examples_per_row` of the step's phase:
 
         - input_ids, token_type_ids, position_ids (from 0 in every example), example_ids (from 1 in
           every row, 0 = padding): int32 [B, S].

@@ -1,8 +1,9 @@
 """Evaluation settings: which tokens of held-out text are masked, and what context the model sees.
 
 Runs are comparable on a form, whatever they were trained with. The name of a form is `own`, that of
-a run's training phase, or `PAIRING/MASKING`, such as `single/span`, with the default of every other
-setting of `config.data`, and so 15 % of the tokens, in examples of the length of that phase.
+`config.data` in examples of the length of a run's phase, or `PAIRING/MASKING`, such as
+`single/span`, with the default of every other setting of `config.data`, and so 15 % of the tokens,
+in examples of that length.
 `single/span@0.4` predicts 40 %, `single/span:128` has examples of at most 128 tokens.
 """
 

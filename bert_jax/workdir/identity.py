@@ -223,7 +223,7 @@ def changes(old: Description, new: Description) -> list[str]:
         bits = _BITS if _on_resume(key) is OnResume.ROUNDS else ""
         lines.append(f"resumes with {key}={after[key]} (was {before[key]}){bits}")
     for key in sorted(before.keys() - flatten(old["config"], "config")):
-        if before[key] == after[key]:
+        if before[key] == after[key] is not None:
             lines.append(f"uses {key}={after[key]}: a setting newer than the run")
     for name, version in new["versions"].items():
         was = old.get("versions", {}).get(name, version)

@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
 
+def check_sources(
+    split: "Split", source_weights: Mapping[str, float], sources: Sequence[str]
+) -> None:
+    """Raises UserError for a weight of an unknown source, or of one without text in the split.
+
+    Args:
+        source_weights: weight by source name.
+        sources: names of the split's sources, in the order of their indices.
+    """
+    unknown = sorted(set(source_weights) - set(sources))
+    if unknown:
+        hint = nearest(unknown[0], sources)
+        raise UserError(f'config.data.source_weights: no source is called "{unknown[0]}"{hint}')
+    counts = np.bincount(split.document_source, minlength=len(sources))
+    for name, documents in zip(sources, counts.tolist(), strict=False):
+        if source_weights.get(name) and not documents:
+            raise UserError(
+                f'config.data.source_weights: source "{name}" has no text in the "{split.name}" '
+                "split; leave it out, or add documents"
+            )
+
+
 def expected_visits(
     split: "Split",
     document_tokens: np.ndarray,
@@ -38,19 +60,8 @@ def expected_visits(
         sources: names of the split's sources, in the order of their indices.
 
     Raises:
-        UserError: a weight for an unknown source, no document left, or too many visits.
+        UserError: no document left, or too many visits.
     """
-    unknown = sorted(set(source_weights) - set(sources))
-    if unknown:
-        hint = nearest(unknown[0], sources)
-        raise UserError(f'config.data.source_weights: no source is called "{unknown[0]}"{hint}')
-    counts = np.bincount(split.document_source, minlength=len(sources))
-    for name, documents in zip(sources, counts.tolist(), strict=False):
-        if source_weights.get(name) and not documents:
-            raise UserError(
-                f'config.data.source_weights: source "{name}" has no text in the "{split.name}" '
-                "split; leave it out, or add documents"
-            )
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):

@@ -188,6 +188,7 @@ def plan_epoch(
     visits = np.ones(texts.documents, np.int32)
     visited = None  # bool [D], documents that any epoch visits; None = all
     weights = parse_weights(spec.source_weights)
+    mixing.check_sources(split, weights, sources)
     if any(weight != 1 for weight in weights.values()) or spec.language_smoothing != 1:
         expected = mixing.expected_visits(
             split, document_tokens(texts), weights, spec.language_smoothing, sources

@@ -17,12 +17,13 @@ from bert_jax import cli
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict, updated
+from bert_jax.configs import base
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.plan.cache import plan_digest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StoppedError, UserError
-from bert_jax.training.batches import phase_batches, plan_spec
+from bert_jax.training.batches import empty_batch, phase_batches, plan_spec
 from bert_jax.training.eval_setting import EvalSetting
 from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.loop import pretrain
@@ -307,6 +308,38 @@ def test_examples_are_written_as_the_phase_reads_them(
     more = [f"--config.{each}" for each in packed]
     assert cli.main([*words, *more, f"--out={tmp_path / 'other'}"]) == 1
     assert "config.phases[0] is packed, and its mask rate changes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value", ["masking=whole_word", "mask_rate=0.05", "source_weights=books=0", "mask_share=0.7"]
+)
+def test_a_flag_sets_a_value_of_a_later_phase(
+    value: str, store: TokenStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Phases that a config copies keep the types of values that it does not set."""
+    words = ["data", "inspect", f"--store={store.path}", "--config=wiki_books_base", "--phase=1"]
+    assert cli.main([*words, f"--config.phases[1].{value}"]) == 0
+    capsys.readouterr()
+    key = value.partition("=")[0]
+    assert cli.main([*words, f"--config.phases[1].{key}x=1"]) == 1
+    assert capsys.readouterr().err.endswith(f"; did you mean phases[1].{key}?\n")
+
+
+def test_the_compiler_sees_the_slots_of_the_phase(store: TokenStore) -> None:
+    config = phases(store, 3, {**THREE, "phases[2].mask_rate_end": 0.4})
+    for index, phase in enumerate(config.phases):
+        shapes = {name: (x.shape[1], x.dtype) for name, x in empty_batch(config, phase).items()}
+        made = batch(config, store, index)
+        assert {name: (x.shape[1], x.dtype) for name, x in made.items()} == shapes
+
+
+@pytest.mark.parametrize("split", [base.short_then_long, lambda p: base.batch_ramp(p, first=64)])
+def test_a_changing_rate_is_set_after_a_split(split: Any) -> None:
+    phase = base.get_config().phases[0]
+    split(phase)
+    phase.mask_rate_end = 0.15
+    with pytest.raises(UserError, match=r"^mask_rate_end=0\.15: set it after a phase was split"):
+        split(phase)
 
 
 def test_the_shipped_configs_name_none() -> None:
