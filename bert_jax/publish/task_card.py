@@ -1,9 +1,10 @@
 """The task section of a model card: labels, files, and metrics on held-out examples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from bert_jax.config.phase_data import PhaseDataConfig
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.metrics.run_records import shown, task_metrics
@@ -11,7 +12,10 @@ from bert_jax.reporting.markdown import table
 
 _SPLITS: Final = {"train": "training", "held_out": "held out"}
 # Settings with paths on the machine that trained, and those of pretraining data.
-UNUSED: Final = ("task.data", "task.held_out", "task.tokenizer", "init", "data")
+UNUSED: Final = (
+    *("task.data", "task.held_out", "task.tokenizer", "init", "data"),
+    *(f"phases[0].{field.name}" for field in fields(PhaseDataConfig)),
+)
 
 
 @dataclass(frozen=True)

@@ -65,4 +65,4 @@ def test_fine_tuning_has_the_flags_of_pretraining() -> None:
         set(define(cli.COMMANDS[name], [])[0]) for name in ("pretrain", "finetune")
     )
     assert pretrain - finetune == {"time_budget"}
-    assert finetune - pretrain == {"seeds"}
+    assert finetune - pretrain == {"seeds", "weights"}
