@@ -45,6 +45,7 @@ _TABLES: Sequence[tuple[str, Sequence[Entry]]] = (
     ("`config_sentence_transformers.json`", sentence_keys.SENTENCE_TRANSFORMERS_KEYS),
     ("Files of google-research/bert", file_names.GOOGLE_FILES),
     ("`bert_config.json`", model_keys.GOOGLE_KEYS),
+    ("`albert_config.json`", model_keys.ALBERT_KEYS),
     ("A dataset that `datasets` saved to disk", datasets.DATASET_FILES),
     ("`state.json`", datasets.STATE_KEYS),
     ("`dataset_dict.json`", datasets.DICT_KEYS),

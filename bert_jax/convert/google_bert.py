@@ -1,44 +1,105 @@
-"""Reads a model of google-research/bert: bert_config.json, vocab.txt and a TensorFlow checkpoint.
+"""Reads a model of google-research/bert or google-research/albert: a file of settings, a vocabulary
+and a TensorFlow checkpoint.
 
-Its names are those of modeling.py and run_pretraining.py (commit eedf571), as in
+BERT's names are those of modeling.py and run_pretraining.py (commit eedf571), as in
 `transformers.models.bert.convert_bert_original_tf_checkpoint_to_pytorch`. Kernels are [in, out];
 the two output matrices of run_pretraining.py are [out, in].
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.convert.folders.file_names import GOOGLE_FILES
-from bert_jax.convert.folders.model_keys import GOOGLE_KEYS
+from bert_jax.convert.folders.model_keys import ALBERT_KEYS, GOOGLE_KEYS
 from bert_jax.convert.hf_config import from_config_json
 from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.stored_tokenizer import say_casing
 from bert_jax.convert.tensorflow.checkpoint import Entry, LazyTensor, TensorFlowCheckpoint
 from bert_jax.data_pipeline.folders.check import check_files
+from bert_jax.data_pipeline.folders.table import Entry as Key
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, first_few
+from bert_jax.storage.read_files import read_bytes
+from bert_jax.storage.regular_file import TOKENIZER
+from bert_jax.storage.remote import storage_errors
 
-CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
-FILES = re.compile(r"bert_config\.json|vocab\.txt|.+\.ckpt.*\.(index|data-\d{5}-of-\d{5})")
+FILES = re.compile(
+    r"(al)?bert_config\.json|vocab\.txt|.+\.model|.+\.ckpt.*\.(index|data-\d{5}-of-\d{5})"
+)
 _MOST_STEPS = 2**31 - 1  # of a run
 _MOMENTS, _STEP = ("adam_m", "adam_v"), "global_step"
 _OBJECTS = ("_CHECKPOINTABLE_OBJECT_GRAPH", "_TRACKABLE_OBJECT_GRAPH")  # of TensorFlow 2
 _MOST_NAMES = 4  # in a message
-_NAMES = (  # parts of its names and of transformers', in order
+_SHARED = (  # parts of their names and of transformers', in order
     ("/", "."),
-    ("layer_", "layer."),
     ("_embeddings", "_embeddings.weight"),
     (".kernel", ".weight"),
+    (".gamma", ".weight"),
+    (".beta", ".bias"),
     ("predictions.output_bias", "predictions.bias"),
     ("seq_relationship.output_weights", "seq_relationship.weight"),
     ("seq_relationship.output_bias", "seq_relationship.bias"),
 )
+_BERT_NAMES = (*_SHARED, ("layer_", "layer."))
+_ALBERT_NAMES = (
+    *_SHARED,
+    ("bert.", "albert."),
+    ("encoder.transformer.group_", "encoder.albert_layer_groups."),
+    (".inner_group_", ".albert_layers."),
+    (".attention_1.self.", ".attention."),
+    (".attention_1.output.", ".attention."),
+    (".ffn_1.intermediate.output.dense.", ".ffn_output."),
+    (".ffn_1.intermediate.dense.", ".ffn."),
+    (".0.LayerNorm_1.", ".0.full_layer_layer_norm."),
+    (".0.LayerNorm.", ".0.attention.LayerNorm."),
+    ("pooler.dense.", "pooler."),
+    ("cls.predictions.transform.", "predictions."),
+    ("cls.predictions.", "predictions."),
+    ("cls.seq_relationship.", "sop_classifier.classifier."),
+)
+
+
+class _Release(NamedTuple):
+    """A repository with models in this form."""
+
+    config: str  # its file of settings
+    model_type: str
+    keys: Sequence[Key]
+    names: tuple[tuple[str, str], ...]
+    read_tokenizer: Callable[[Path], Tokenizer]
+    acts: Mapping[str, str]  # what it calls an activation -> transformers' name
+
+
+def _read_wordpiece(folder: Path) -> Tokenizer:
+    tokenizer = Tokenizer.load(folder / "vocab.txt")
+    say_casing(folder / "vocab.txt", tokenizer)
+    return tokenizer
+
+
+def _read_sentencepiece(folder: Path) -> Tokenizer:
+    from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert_albert
+
+    file = _only(folder, "*.model", "SentencePiece vocabulary")
+    with storage_errors(file, "cannot read the vocabulary"):
+        tokenizer = Tokenizer(
+            convert_albert(read_bytes(file, TOKENIZER), str(file)), name=str(file)
+        )
+    say_casing(file, tokenizer)
+    return tokenizer
+
+
+_BERT = _Release("bert_config.json", "bert", GOOGLE_KEYS, _BERT_NAMES, _read_wordpiece, {})
+# Its "gelu" is the form with tanh (modeling.py:354-366 of google-research/albert), not BERT's.
+_ALBERT = _Release(
+    "albert_config.json", "albert", ALBERT_KEYS, _ALBERT_NAMES, _read_sentencepiece,
+    {"gelu": "gelu_new"},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,9 +118,13 @@ class StoredAdam:
 def is_google_bert(folder: Path) -> bool:
     """Returns whether the folder holds a model of google-research/bert, and not, beside its
     settings, only a copy for transformers."""
-    if not (folder / CONFIG).is_file():
+    if not _release(folder):
         return False
     return any(folder.glob("*.index")) or not (folder / "config.json").is_file()
+
+
+def _release(folder: Path) -> _Release | None:
+    return next((one for one in (_BERT, _ALBERT) if (folder / one.config).is_file()), None)
 
 
 def read_google_bert(folder: Path) -> StoredModel:
@@ -71,13 +136,20 @@ def read_google_bert(folder: Path) -> StoredModel:
     """
     check_links(folder)
     check_files(folder, GOOGLE_FILES)
-    values = {**read_json(folder / CONFIG), "model_type": "bert"}
-    config = from_config_json(values, str(folder / CONFIG), GOOGLE_KEYS)
+    release = _release(folder) or _BERT
+    file = folder / release.config
+    values = {**read_json(file), "model_type": release.model_type}
+    if isinstance(act := values.get("hidden_act"), str):
+        values["hidden_act"] = release.acts.get(act, act)
+    config = from_config_json(values, str(file), release.keys)
     checkpoint = TensorFlowCheckpoint(_prefix(folder))
     state = optimizer_entries(checkpoint.entries)
-    tensors = {_their_name(n): _lazy(checkpoint, n) for n in checkpoint.entries if n not in state}
-    tokenizer = Tokenizer.load(folder / VOCABULARY)
-    say_casing(folder / VOCABULARY, tokenizer)
+    tensors = {
+        _their_name(name, release): _lazy(checkpoint, name)
+        for name in checkpoint.entries
+        if name not in state
+    }
+    tokenizer = release.read_tokenizer(folder)
     left_out = _other_slots(state)
     return StoredModel(config, tensors, tokenizer, tokenizer.special.pad, left_out=left_out)
 
@@ -89,6 +161,11 @@ def read_adam(folder: Path) -> StoredAdam:
         UserError: the checkpoint lacks a moment or the step, as released ones do, or has a moment
             of another shape than its tensor; or as `read_google_bert`.
     """
+    if _release(folder) is not _BERT:
+        raise UserError(
+            f"{folder}: the moments of google-research/albert are LAMB's, which are not read; "
+            "import it without --optimizer_state"
+        )
     checkpoint = TensorFlowCheckpoint(_prefix(folder))
     entries = checkpoint.entries
     state = optimizer_entries(entries)
@@ -111,7 +188,8 @@ def read_adam(folder: Path) -> StoredAdam:
     if step.shape or not 0 <= step < _MOST_STEPS:
         raise UserError(f"{folder}: {_STEP} is {step.tolist()}, not a step number")
     mu, nu = (
-        {_their_name(n): _lazy(checkpoint, n, f"/{moment}") for n in names} for moment in _MOMENTS
+        {_their_name(n, _BERT): _lazy(checkpoint, n, f"/{moment}") for n in names}
+        for moment in _MOMENTS
     )
     return StoredAdam((mu, nu), int(step))
 
@@ -160,19 +238,21 @@ def _lazy(checkpoint: TensorFlowCheckpoint, name: str, moment: str = "") -> Lazy
     return LazyTensor(checkpoint, f"{name}{moment}", transposed=name.endswith("/kernel"))
 
 
-def _their_name(name: str) -> str:
+def _their_name(name: str, release: _Release) -> str:
     """Returns the name of a tensor in transformers."""
-    for own, theirs in _NAMES:
+    for own, theirs in release.names:
         name = name.replace(own, theirs)
     return name
 
 
 def _prefix(folder: Path) -> Path:
     """Returns the path of the folder's checkpoint without its suffix."""
-    found = sorted(folder.glob("*.index"))
+    return _only(folder, "*.index", "TensorFlow checkpoint").with_suffix("")
+
+
+def _only(folder: Path, pattern: str, what: str) -> Path:
+    found = sorted(folder.glob(pattern))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise UserError(
-            f"{folder}: needs one TensorFlow checkpoint (*.index), has {names}; leave one there"
-        )
-    return found[0].with_suffix("")
+        raise UserError(f"{folder}: needs one {what} ({pattern}), has {names}; leave one there")
+    return found[0]

@@ -129,6 +129,7 @@ def from_config_json(
     try:
         config = from_dict(ours | layout.read(values), ModelConfig, _HERE)
         config = _without_rows_before(config, layout, values)
+        find_layout(config)
         return read_head(task, values, config, layout) if task else config
     except UserError as error:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None

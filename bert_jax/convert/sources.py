@@ -236,4 +236,6 @@ def _unpack(path: str, folder: Path) -> None:
             f"{path}: cannot be unpacked ({one_line(error)}); download it again"
         ) from None
     if not is_google_bert(folder):
-        raise UserError(f"{path}: holds no model of google-research/bert (no bert_config.json)")
+        raise UserError(
+            f"{path}: holds no model of google-research/bert (no bert_config.json), or of /albert"
+        )

@@ -15,7 +15,8 @@ from bert_jax.objectives.known_objectives import OBJECTIVES, head_title, task_he
 
 # The keys of config.json with the settings of a head, in any layout.
 KEYS: Final = (
-    "id2label", "label2id", "problem_type", "classifier_dropout", "seq_classif_dropout",
+    "id2label", "label2id", "problem_type", "classifier_dropout",
+    "classifier_dropout_prob", "seq_classif_dropout",
     "qa_dropout", "finetuning_task",
 )  # fmt: skip
 _DEFAULT_LABELS: Final = 2  # of transformers, which leaves them out

@@ -43,7 +43,7 @@ def sentence_pair(name: str, title: str, *, task: str, head_title: str, card: st
         card=card,
         pytorch="""\
 pooled = {pooled}
-logits = dense("cls.seq_relationship", pooled)  # of 0 and of 1
+logits = dense("{pair}", pooled)  # of 0 and of 1
 """,
     )
 

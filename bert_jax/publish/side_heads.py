@@ -54,6 +54,7 @@ def other_heads(
     pooled = f'torch.tanh(dense("{layout.tensor_name("bert.pooler.dense")}", hidden[:, 0]))'
     lines = "".join(objective.pytorch for objective in learned).format(
         pooled="model(**inputs).pooler_output" if found.pooler else pooled,
+        pair=layout.tensor_name("cls.seq_relationship.").removesuffix("."),
         approximate="tanh" if config.hidden_act == "gelu_tanh" else "none",
         eps=config.layer_norm_eps,
     )

@@ -105,8 +105,33 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
                     yield line[start : start + _MAX_LINE]
 
 
-def convert(data: bytes, name: str) -> bytes:
+def convert_albert(data: bytes, name: str) -> bytes:
+    """Converts the `.model` of ALBERT, whose program changes a text before (preprocess_text in
+    tokenization.py): quotes, accents, and case if no piece has a capital letter. A comma after a
+    digit stays as the model cuts it, as in transformers. Errors as `convert`."""
+    pieces = parse(data, name).pieces
+    steps = [
+        normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+        normalizers.StripAccents(),
+    ]  # fmt: skip
+    if all(piece.text == piece.text.lower() for piece in pieces if piece.kind is Kind.NORMAL):
+        steps.append(normalizers.Lowercase())
+    # "first" would not be seen after a quote that two characters were replaced by.
+    return convert(data, name, steps, "always")
+
+
+def convert(
+    data: bytes,
+    name: str,
+    before: Iterable[normalizers.Normalizer] = (),
+    prefix: Literal["first", "always"] = "first",
+) -> bytes:
     """Converts a `.model` to a tokenizer.json.
+
+    Args:
+        before: changes of a text before those of the model.
+        prefix: where a model with a space before a text has one: there, or after special tokens,
+            too.
 
     Pieces keep their ids. Special tokens (<pad>, <unk>, <s>, </s>, <mask>) are renamed to BERT's
     names; missing ones are added at the end.
@@ -118,12 +143,12 @@ def convert(data: bytes, name: str) -> bytes:
     pieces = _with_specials(model.pieces)
     with library_errors(f"{name}: cannot be converted", "copy it again"):
         encoder = tokenizers.Tokenizer(_MODELS[model.algorithm](model, pieces))
-        if steps := list(_normalizers(model)):
+        if steps := [*before, *_normalizers(model)]:
             encoder.normalizer = normalizers.Sequence(steps)
     # Only models that may merge words have pieces with a space inside.
     split = not any(SPACE in piece.text[1:] for piece in pieces)
     # "first": in "the [MASK]ing" no space is inserted after the mask.
-    scheme: Literal["first", "never"] = "first" if model.dummy_prefix else "never"
+    scheme: Literal["first", "always", "never"] = prefix if model.dummy_prefix else "never"
     words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=split)
     encoder.pre_tokenizer = pre_tokenizers.Sequence([words, _piece_splitter(pieces)])
     metaspace = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=split)

@@ -64,6 +64,7 @@ def test_there_and_back_is_bit_exact(layout, task):
         ("bert", CHOICE, ["classifier.{}", "bert.pooler.dense.{}"]),
         ("roberta", CHOICE, ["classifier.{}", "roberta.pooler.dense.{}"]),
         ("distilbert", CHOICE, ["pre_classifier.{}", "classifier.{}"]),
+        *(("albert", task, ["classifier.{}", "albert.pooler.{}"]) for task in (CLASSIFIER, CHOICE)),
         *(("modernbert", task, ["head.{}.weight", "classifier.{}"]) for task in TASKS),
     ],
 )

@@ -78,6 +78,20 @@ def test_logits_and_losses(layout, task, size, **changes):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_groups": 2, "num_hidden_layers": 6, "hidden_act": "gelu"},
+        {"num_hidden_groups": 3, "num_hidden_layers": 3, "embedding_size": 32},
+        {"hidden_size": 24, "num_attention_heads": 3},
+    ],
+    ids=str,
+)
+def test_other_values_of_albert(change):
+    test_logits_and_losses("albert", "mlm", 1.0, **change)
+    test_three_optimizer_steps("albert", "mlm", **change)
+
+
+@pytest.mark.parametrize(
     ("task", "change"),
     [
         ("single_label_classification", {"classifier_pooling": "mean"}),
@@ -120,9 +134,10 @@ def test_packed_examples_are_those_of_transformers_alone(layout):
 
 
 @pytest.mark.parametrize(("layout", "task"), EVERY_HEAD)
-def test_three_optimizer_steps(layout, task):
+def test_three_optimizer_steps(layout, task, **changes):
     """By the training step of a run."""
-    model, config = config_of(layout, task, num_hidden_layers=1), run_config(recipe=parity.RECIPE)
+    changes = {"num_hidden_layers": {"modernbert": 3, "albert": 2}.get(layout, 1), **changes}
+    model, config = config_of(layout, task, **changes), run_config(recipe=parity.RECIPE)
     data = dataclasses.replace(config.data, pairing="single")
     config = dataclasses.replace(config, model=model, data=data)
     params = task_params(model)

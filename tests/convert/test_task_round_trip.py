@@ -32,6 +32,7 @@ OF_BERT = {"pretraining": "ForPreTraining", "next sentence": "ForNextSentencePre
 ENDINGS = CLASSES | OF_BERT
 NONE = ("roformer", "multiple_choice")  # ours has no such class
 EVERY = [*(x for x in product(FAMILIES, CLASSES) if x != NONE), *product(["bert"], OF_BERT)]
+EVERY.append(("albert", "pretraining"))
 AGAIN = ("out", "again")
 # Of the configuration object, not of the model.
 NOT_COMPARED = {"_name_or_path", "transformers_version", "dtype"}

@@ -224,6 +224,12 @@ def modernbert_config(layers: int, width: int, inner: int) -> ModelConfig:
     return layout_config("modernbert", vocab_size=50_368, **sizes, **heads)
 
 
+def albert_config(layers: int, width: int, heads: int) -> ModelConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}
+    sizes |= {"num_attention_heads": heads, "embedding_size": 128, "vocab_size": 30_000}
+    return layout_config("albert", **sizes, max_position_embeddings=512)
+
+
 @pytest.mark.parametrize(
     ("config", "learned", "count"),
     [
@@ -231,8 +237,18 @@ def modernbert_config(layers: int, width: int, inner: int) -> ModelConfig:
         (large_config(), PAIRS, 336_226_108),
         (modernbert_config(22, 768, 1152), ("mlm",), 149_655_232),
         (modernbert_config(28, 1024, 2624), ("mlm",), 395_881_664),
+        (albert_config(12, 768, 12), PAIRS, 11_813_810),
+        (albert_config(24, 1024, 16), PAIRS, 17_847_474),
+        (albert_config(24, 2048, 16), PAIRS, 59_021_490),
+        (albert_config(12, 4096, 64), PAIRS, 223_158_450),
     ],
-    ids=["base", "large", "modernbert-base", "modernbert-large"],
+    ids=[
+        "base",
+        "large",
+        "modernbert-base",
+        "modernbert-large",
+        *(f"albert-{size}" for size in ("base", "large", "xlarge", "xxlarge")),
+    ],
 )
 def test_as_many_parameters_with_the_same_names(config, learned, count):
     import torch

@@ -38,6 +38,8 @@ KEPT = {
     "distilbert": (("mlm", "sop", "sbo"), "sentence-order and span-boundary"),
     "roformer": (("mlm", "nsp"), "next-sentence"),
     "roberta-prelayernorm": (("mlm", "sop", "sbo"), "sentence-order and span-boundary"),
+    "albert": (("mlm", "sop", "sbo"), "span-boundary"),
+    "albert with a pooler": (("sop",), "sentence-order"),
     "modernbert": (("mlm", "nsp", "sbo"), "next-sentence and span-boundary"),
     "roberta-prelayernorm with a pooler": (("nsp",), "next-sentence"),
 }
@@ -56,12 +58,16 @@ def write(out: Path, name: str, tokenizer) -> tuple[ModelConfig, dict]:
 def test_every_head_is_read_back(name, tokenizer, tmp_path):
     _, params = write(tmp_path / "out", name, tokenizer)
     files = {p.name: safetensors.numpy.load_file(p) for p in tmp_path.glob("out/*.safetensors")}
-    endings = {"bert with pairs": "ForPreTraining", "roberta-prelayernorm with a pooler": "Model"}
+    endings = {
+        "bert with pairs": "ForPreTraining", "albert": "ForPreTraining",
+        "roberta-prelayernorm with a pooler": "Model", "albert with a pooler": "Model",
+    }  # fmt: skip
     ending = endings.get(name, "ForMaskedLM")
     values = json.loads((tmp_path / "out/config.json").read_text())
     assert values["architectures"] == [f"{PREFIXES[name.partition(' ')[0]]}{ending}"]
     in_side_file = " ".join(files["heads.safetensors"])
-    assert ("seq_relationship" in in_side_file) == ("sentence" in KEPT[name][1])
+    pair = "sop_classifier" if name.startswith("albert") else "seq_relationship"
+    assert (pair in in_side_file) == ("sentence" in KEPT[name][1])
     assert ("pooler" in in_side_file) == ("sentence" in KEPT[name][1] and ending != "Model")
     assert "heads.safetensors" in (tmp_path / "out/SHA256SUMS").read_text()
     command = ["convert", "import", f"--from={tmp_path / 'out'}", f"--out={tmp_path / 'again'}"]

@@ -29,6 +29,9 @@ LAYOUTS = {
         "global_rope_theta": 160_000.0, "local_rope_theta": 100.0,
         "hidden_size": 24, "num_attention_heads": 3,
     },
+    "albert": {
+        "layout": "albert", "hidden_act": "gelu_tanh", "num_hidden_groups": 1, "embedding_size": 16,
+    },
 }  # fmt: skip
 PREFIXES = {
     "bert": "Bert",
@@ -37,6 +40,7 @@ PREFIXES = {
     "roformer": "RoFormer",
     "roberta-prelayernorm": "RobertaPreLayerNorm",
     "modernbert": "ModernBert",
+    "albert": "Albert",
 }
 LABELS = ("negative", "neutral", "positive")
 # By objective: the head, its labels, its `problem_type` in config.json, the end of its class.

@@ -71,7 +71,7 @@ def google_name(name: str) -> str:
     stem = re.sub(r"layer\.(\d+)", r"layer_\1", stem).replace(".", "/")
     if stem.endswith("_embeddings"):
         return stem
-    if stem.endswith("LayerNorm"):
+    if stem.endswith(("LayerNorm", "LayerNorm_1")):
         return f"{stem}/{'gamma' if kind == 'weight' else 'beta'}"
     return f"{stem}/{'kernel' if kind == 'weight' else 'bias'}"
 
@@ -80,6 +80,33 @@ def google_tensors(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the tensors of BertForPreTraining as google-research/bert stores them."""
     named = {google_name(name): tensor for name, tensor in state.items()}
     return {name: t.T if name.endswith("/kernel") else t for name, t in named.items()}
+
+
+def albert_tensors(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the tensors of AlbertForPreTraining as google-research/albert stores them."""
+    inner = "inner_group_0"
+    parts = (
+        ("albert.", "bert."),
+        ("sop_classifier.classifier.", "cls.seq_relationship."),
+        ("encoder.albert_layer_groups.", "encoder.transformer.group_"),
+        (".albert_layers.0", f".{inner}"),
+        ("full_layer_layer_norm", "LayerNorm_1"),
+        (f"{inner}.attention.LayerNorm", f"{inner}.LayerNorm"),
+        (".attention.dense", ".attention_1.output.dense"),
+        (".attention.", ".attention_1.self."),
+        (".ffn_output", ".ffn_1.intermediate.output.dense"),
+        (".ffn.", ".ffn_1.intermediate.dense."),
+        (".pooler.", ".pooler.dense."),
+    )
+    named = {}
+    for name, tensor in state.items():
+        for theirs, own in parts:
+            name = name.replace(theirs, own)
+        if name.startswith("predictions."):
+            name = f"cls.{name}".replace("predictions.dense", "predictions.transform.dense")
+            name = name.replace("predictions.LayerNorm", "predictions.transform.LayerNorm")
+        named[name] = tensor
+    return google_tensors(named)
 
 
 def _table(entries: Mapping[bytes, bytes]) -> bytes:

@@ -27,6 +27,11 @@ from bert_jax.training import skip_nonfinite, step
 RECIPE = dataclasses.replace(RECIPES["adamw"], eps=1e-4)
 
 
+_PAIR_LABEL = {
+    "BertForPreTraining": "next_sentence_label", "AlbertForPreTraining": "sentence_order_label",
+}  # fmt: skip
+
+
 def theirs_of(config: ModelConfig, params: dict) -> torch.nn.Module:
     """The model of transformers with our parameters."""
     values = json.loads(json.dumps(to_config_json(config, pad_token_id=cases.PAD, heads=params)))
@@ -41,11 +46,11 @@ def theirs_of(config: ModelConfig, params: dict) -> torch.nn.Module:
 
 def logits_of(model: torch.nn.Module, config: ModelConfig, batch: dict) -> torch.Tensor:
     """Returns the logits of their masked language model at every position."""
-    out = model(**_inputs(config, batch))
+    out = model(**inputs_of(config, batch))
     return out.logits
 
 
-def _inputs(config: ModelConfig, batch: dict) -> dict[str, torch.Tensor]:
+def inputs_of(config: ModelConfig, batch: dict) -> dict[str, torch.Tensor]:
     inputs = {
         "input_ids": torch.from_numpy(batch["input_ids"]).long(),
         "attention_mask": torch.from_numpy(batch["example_ids"] > 0).long(),
@@ -60,17 +65,18 @@ def outputs_of(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns their loss and logits for a batch of ours; those of the masked language model at its
     masked positions."""
-    inputs = _inputs(config, batch)
+    inputs = inputs_of(config, batch)
     if not isinstance(config, TaskModelConfig):
         rows, slots = np.nonzero(batch["masked_weights"])
         places = rows, batch["masked_positions"][rows, slots]
         labels = np.full_like(batch["input_ids"], -100)
         labels[places] = batch["masked_labels"][rows, slots]
         inputs["labels"] = torch.from_numpy(labels).long()
-        if not isinstance(model, transformers.BertForPreTraining):
+        label = _PAIR_LABEL.get(type(model).__name__)
+        if not label:
             out = model(**inputs)
             return out.loss, out.logits[places]
-        inputs["next_sentence_label"] = torch.from_numpy(batch["pair_labels"][:, 0]).long()
+        inputs[label] = torch.from_numpy(batch["pair_labels"][:, 0]).long()
         out = model(**inputs)
         return out.loss, out.prediction_logits[places]
     if config.head.name == "qa":

@@ -21,7 +21,7 @@ from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
 
 pytestmark = pytest.mark.slow
-NEW = ("modernbert",)
+NEW = ("modernbert", "albert")
 
 
 @pytest.fixture(scope="module")

@@ -67,14 +67,17 @@ FILES: Final[tuple[Entry, ...]] = (
     no_effect("README* LICENSE* NOTICE* *.md *.txt *.png *.jpg *.svg *.csv *.tsv",
               "text for readers"),
     no_effect("*.py", "code, which is never run; a config.json that needs it is refused"),
-    no_effect("bert_config.json", "the settings for google-research/bert; config.json holds"),
+    no_effect("bert_config.json albert_config.json",
+              "the settings for google-research/bert; config.json holds"),
     no_effect(".*", "of Git and of the hub"),
     no_effect(".*/ __pycache__/", "of Git and of the hub"),
 )  # fmt: skip
 
 GOOGLE_FILES: Final[tuple[Entry, ...]] = (
-    read("bert_config.json", "the architecture, see its keys"),
+    read("bert_config.json albert_config.json", "the architecture, see its keys"),
     read("vocab.txt", "the vocabulary"),
+    read("*.model", "ALBERT's vocabulary, of SentencePiece"),
+    no_effect("*.vocab", "a list of it for readers"),
     read("*.index *.data-?????-of-?????", "the checkpoint: the weights, and on request the "
          "optimizer's moments and step"),
     no_effect("*.meta graph.pbtxt", "the graph of TensorFlow"),

@@ -1,13 +1,18 @@
-"""The keys of config.json and of bert_config.json."""
+"""The keys of config.json, and of bert_config.json and albert_config.json."""
 
 from typing import Final
 
-from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
+from bert_jax.data_pipeline.folders.table import READ, Entry, no_effect, read, refused
 
 _WRITES = "how text is written, which an encoder does not"
 _OUTPUTS = "what a call in PyTorch returns"
 _ARCHITECTURE = "the architecture"
 
+_EXPERIMENTS: Final = (
+    no_effect("net_structure_type gap_size down_scale_factor num_memory_blocks layers_to_keep",
+              "of experiments with ALBERT, which neither its program nor transformers reads"),
+    refused("ln_type", "LayerNorm in other places", "postln"),
+)  # fmt: skip
 CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("model_type architectures", "the family, and the class with its heads"),
     read("vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
@@ -30,9 +35,10 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("pad_token_id", "the padding id, after which RoBERTa's positions start; there, a text "
          "with it is refused, since transformers does not count it"),
     read("position_embedding_type rotary_value", "only learned positions, or RoFormer's"),
-    read("embedding_size", "must be hidden_size"),
+    read("embedding_size num_hidden_groups", "ALBERT's; RoFormer's tables have the hidden size"),
+    read("inner_group_num", "ALBERT's, which must be 1"),
     read("id2label label2id num_labels _num_labels problem_type classifier_dropout "
-         "seq_classif_dropout qa_dropout finetuning_task",
+         "classifier_dropout_prob seq_classif_dropout qa_dropout finetuning_task",
          "the head of a task; it stays as it is"),
     read("classifier_pooling", "what ModernBERT's classifier of texts reads"),
     read("tokenizer_class", "the class of the tokenizer, if tokenizer_config.json names none"),
@@ -76,6 +82,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
               "ids that the tokenizer has"),
     no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
               "pooler_size_per_head pooler_type", "of a pooler that no class of transformers has"),
+    *_EXPERIMENTS,
     no_effect("summary_type summary_use_proj summary_activation summary_proj_to_labels "
               "summary_first_dropout summary_last_dropout", "of classes of other families"),
 )  # fmt: skip
@@ -90,3 +97,11 @@ GOOGLE_KEYS: Final[tuple[Entry, ...]] = (
     refused("embedding_size num_hidden_groups inner_group_num net_structure_type gap_size "
             "down_scale_factor", "ALBERT's architecture"),
 )  # fmt: skip
+
+ALBERT_KEYS: Final[tuple[Entry, ...]] = (
+    *(entry for entry in GOOGLE_KEYS if entry.use == READ),
+    read("embedding_size num_hidden_groups", _ARCHITECTURE),
+    refused("inner_group_num", "several layers in a group", 1),
+    refused("model_type", "another architecture", "albert"),
+    *_EXPERIMENTS,
+)

@@ -28,7 +28,7 @@ BERT = Layout(
 )
 
 _LAYER = "bert.encoder.layer.{layer}"
-ENCODER: Final = (
+TABLES: Final = (
     Tensor("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", of_vocabulary=True),
     Tensor(
         "encoder.embeddings.position",
@@ -42,6 +42,9 @@ ENCODER: Final = (
     ),
     Tensor("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight"),
     Tensor("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias"),
+)
+ENCODER: Final = (
+    *TABLES,
     Tensor("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
     Tensor("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
     Tensor("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),

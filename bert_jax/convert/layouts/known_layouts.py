@@ -2,6 +2,7 @@
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import probe_of
+from bert_jax.convert.layouts.albert import ALBERT
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.distilbert import DISTILBERT
 from bert_jax.convert.layouts.layout import Layout
@@ -13,7 +14,7 @@ from bert_jax.errors import UserError
 
 # Settings that change nothing that a trained model computes.
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM, MODERNBERT)
+LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM, MODERNBERT, ALBERT)
 # By `model_type` in config.json.
 BY_TYPE: dict[str, Layout] = {
     name: layout for layout in LAYOUTS for name in (layout.model_type, *layout.other_types)
@@ -48,6 +49,12 @@ def find_layout(model: ModelConfig) -> Layout:
             raise UserError(
                 f"config.model.{name}={given}: {found.class_name(())} has {wanted}; such a model "
                 "cannot be exported"
+            )
+    for name in found.required:
+        if not getattr(model, name):
+            raise UserError(
+                f"config.model.{name}=0: {found.class_name(())} needs it; such a model cannot be "
+                "exported"
             )
     if found.token_types and not model.type_vocab_size:
         raise UserError(

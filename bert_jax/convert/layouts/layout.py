@@ -9,7 +9,7 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
-from bert_jax.objectives.objective import Tensor
+from bert_jax.objectives.objective import Tensor, has_bias, has_norm_bias
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
 from bert_jax.objectives.sequence_classification import SINGLE_LABEL
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
@@ -31,6 +31,22 @@ _CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ForMultipleChoice": (CHOICE,),
     "Model": (),
 }
+
+
+def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Tensor, Tensor]:
+    """A dense layer, for a table of tensors; inputs: as of a `Tensor`."""
+    return (
+        Tensor(f"{ours}.kernel", f"{theirs}.weight", inputs),
+        Tensor(f"{ours}.bias", f"{theirs}.bias", 0, exists=has_bias),
+    )
+
+
+def norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
+    """A LayerNorm, for a table of tensors."""
+    return (
+        Tensor(f"{ours}.scale", f"{theirs}.weight"),
+        Tensor(f"{ours}.bias", f"{theirs}.bias", exists=has_norm_bias),
+    )
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,7 @@ class Layout:
     own_fixed: Mapping[str, Any] = field(default_factory=dict)
     # Settings of `LayerSettings` that its config.json has; the others have their defaults.
     layer_settings: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()  # those of them that cannot be 0, which is BERT's
     # Those that are not a key each: a model -> keys of config.json, and back to settings of ours.
     # The latter raises UserError for values that our models do not compute.
     write: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}

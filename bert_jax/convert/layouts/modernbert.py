@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 from bert_jax.config.activations import ACTIVATIONS, WRITTEN
 from bert_jax.config.ranges import INT32, Layers
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, QA, TAGGER, Layout
+from bert_jax.convert.layouts.layout import CHOICE, CLASSIFIER, QA, TAGGER, Layout, dense, norm
 from bert_jax.data_pipeline.settings import Within, checked, shown
 from bert_jax.errors import UserError
-from bert_jax.objectives.objective import Tensor, has_bias, has_norm_bias
+from bert_jax.objectives.objective import Tensor
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _EVERY: Final = "global_attn_every_n_layers"
@@ -117,32 +117,18 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Tensor, Tensor]:
-    return (
-        Tensor(f"{ours}.kernel", f"{theirs}.weight", inputs),
-        Tensor(f"{ours}.bias", f"{theirs}.bias", 0, exists=has_bias),
-    )
-
-
-def _norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
-    return (
-        Tensor(f"{ours}.scale", f"{theirs}.weight"),
-        Tensor(f"{ours}.bias", f"{theirs}.bias", exists=has_norm_bias),
-    )
-
-
 _HEADS: Final = (CLASSIFIER, TAGGER, QA, CHOICE)
 _LAYER: Final = "model.layers.{layer}."
 _ENCODER: Final = (
     Tensor("encoder.embeddings.word", "model.embeddings.tok_embeddings.weight", of_vocabulary=True),
-    *_norm("encoder.embeddings.norm", "model.embeddings.norm"),
-    *_dense("encoder.layers.attention.qkv", f"{_LAYER}attn.Wqkv"),
-    *_dense("encoder.layers.attention.output", f"{_LAYER}attn.Wo", inputs=2),
-    *_norm("encoder.layers.attention.norm", f"{_LAYER}attn_norm"),
-    *_dense("encoder.layers.mlp.up", f"{_LAYER}mlp.Wi"),
-    *_dense("encoder.layers.mlp.down", f"{_LAYER}mlp.Wo"),
-    *_norm("encoder.layers.mlp.norm", f"{_LAYER}mlp_norm"),
-    *_norm("encoder.norm", "model.final_norm"),
+    *norm("encoder.embeddings.norm", "model.embeddings.norm"),
+    *dense("encoder.layers.attention.qkv", f"{_LAYER}attn.Wqkv"),
+    *dense("encoder.layers.attention.output", f"{_LAYER}attn.Wo", inputs=2),
+    *norm("encoder.layers.attention.norm", f"{_LAYER}attn_norm"),
+    *dense("encoder.layers.mlp.up", f"{_LAYER}mlp.Wi"),
+    *dense("encoder.layers.mlp.down", f"{_LAYER}mlp.Wo"),
+    *norm("encoder.layers.mlp.norm", f"{_LAYER}mlp_norm"),
+    *norm("encoder.norm", "model.final_norm"),
     # For sentence pairs, which no class has.
     Tensor("encoder.pooler.kernel", "model.pooler.dense.weight", 1),
     Tensor("encoder.pooler.bias", "model.pooler.dense.bias"),
