@@ -18,5 +18,5 @@ SLICE = "v5e-16"
 def get_config() -> ConfigDict:
     config = modernbert_base.get_config()
     ettin_17m.size(config, width=768, heads=12, layers=22, intermediate=1152)
-    ettin_17m.recipe(config, rate=0.0008, weight_decay=1e-05)
+    ettin_17m.recipe(config, rate=0.0008, decay=1e-05)
     return config

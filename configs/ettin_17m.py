@@ -23,7 +23,7 @@ SLICE = "v5e-4"
 def get_config() -> ConfigDict:
     config = modernbert_base.get_config()
     size(config, width=256, heads=4, layers=7, intermediate=384)
-    recipe(config, rate=3e-3, weight_decay=3e-4)
+    recipe(config, rate=3e-3, decay=3e-4)
     return config
 
 
@@ -33,11 +33,11 @@ def size(config: ConfigDict, *, width: int, heads: int, layers: int, intermediat
     config.model.num_hidden_layers, config.model.intermediate_size = layers, intermediate
 
 
-def recipe(config: ConfigDict, *, rate: float, weight_decay: float) -> None:
-    """Sets Ettin's three phases and its optimizer."""
+def recipe(config: ConfigDict, *, rate: float, decay: float) -> None:
+    """Sets Ettin's three phases and its optimizer; decay: of a step at the peak."""
     config.model.local_rope_theta = 160_000.0
     config.phases = modernbert_base.phases(config.phases[0], short=1700, long=250, decay=100)
     for phase in config.phases:
         phase.learning_rate = rate
     config.phases[-1].mask_rate = 0.15
-    config.optimizer.learning_rate, config.optimizer.weight_decay = rate, weight_decay
+    config.optimizer.learning_rate, config.optimizer.weight_decay = rate, decay / rate

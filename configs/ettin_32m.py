@@ -18,5 +18,5 @@ SLICE = "v5e-4"
 def get_config() -> ConfigDict:
     config = modernbert_base.get_config()
     ettin_17m.size(config, width=384, heads=6, layers=10, intermediate=576)
-    ettin_17m.recipe(config, rate=0.003, weight_decay=0.0003)
+    ettin_17m.recipe(config, rate=0.003, decay=0.0003)
     return config

@@ -18,5 +18,5 @@ SLICE = "v5e-32"
 def get_config() -> ConfigDict:
     config = modernbert_base.get_config()
     ettin_17m.size(config, width=1024, heads=16, layers=28, intermediate=2624)
-    ettin_17m.recipe(config, rate=0.0005, weight_decay=1e-05)
+    ettin_17m.recipe(config, rate=0.0005, decay=1e-05)
     return config

@@ -18,5 +18,5 @@ SLICE = "v5e-8"
 def get_config() -> ConfigDict:
     config = modernbert_base.get_config()
     ettin_17m.size(config, width=512, heads=8, layers=19, intermediate=768)
-    ettin_17m.recipe(config, rate=0.003, weight_decay=0.0003)
+    ettin_17m.recipe(config, rate=0.003, decay=0.0003)
     return config

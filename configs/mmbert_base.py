@@ -29,5 +29,6 @@ def get_config() -> ConfigDict:
     for phase, mask_rate, smoothing in values:
         phase.learning_rate = 8e-4
         phase.mask_rate, phase.language_smoothing = mask_rate, smoothing
-    config.optimizer.b2, config.optimizer.eps, config.optimizer.weight_decay = 0.95, 1e-8, 8e-5
+    config.optimizer.b2, config.optimizer.eps = 0.95, 1e-8
+    config.optimizer.weight_decay = 8e-5 / 8e-4
     return config

@@ -12,8 +12,7 @@ Published: GLUE dev 90.4 (table 1); not measured here.
 Differences from the release: as in `modernbert_base`, including bfloat16 activations. Its weights
 start from those of ModernBERT-base, here from random values. The loss of the release stopped
 falling at 5e-4, and its 800 billion tokens began at an earlier checkpoint; here they follow at
-once. The weight decay is 1e-5 in all phases, and the last phase has the batch of the one before
-(the release: 624).
+once. The last phase has the batch of the one before (the release: 624).
 
 micro_batches: 7 rows of 1,024 tokens or 1 of 8,192 at a time on each of 32 devices with 16 GB
 (v5e-32): not run.
@@ -40,6 +39,6 @@ def get_config() -> ConfigDict:
     config.phases = first, second, extended, last
     for phase, rate in zip(config.phases, (5e-4, 5e-5, 5e-5, 5e-5), strict=True):
         phase.learning_rate = rate
-    config.optimizer.learning_rate = 5e-4
+    config.optimizer.learning_rate, config.optimizer.weight_decay = 5e-4, 1e-5 / 5e-4
     config.optimizer.warmup_steps = round(2e9 / (ROWS * 1024))
     return config
