@@ -9,6 +9,13 @@ SMALLEST = (
     "--config.checkpoint.every_steps=2 --config.evaluation.batches=1 "
     "--config.compute.unroll_layers=1"
 )
+_SHORT = {
+    "steps": 2, "batch_size": 8, "micro_batches": 1, "seq_length": 32, "max_predictions": 10,
+    "examples_per_row": 2, "decay_share": 0.0,
+}  # fmt: skip
+THREE_PHASES = " ".join(
+    f"'--config.phases[{i}].{key}={value}'" for i in range(3) for key, value in _SHORT.items()
+)
 FINE_TUNED = SMALLEST.replace("phases[0].steps=4", "task.epochs=0.5")  # epochs decide the steps
 COMPILED = (
     "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 --config.model."
@@ -66,6 +73,11 @@ TYPED = (
         "bert-jax convert export --workdir=continued --step=2 --out=interrupted --optimizer_state",
         "no run of TensorFlow is here; tests/training/test_google_optimizer.py continues one",
     ),
+    Typed(
+        "bert-jax convert import --from=hf:answerdotai/",
+        "bert-jax convert export --workdir=run_ettin --out=modernbert",
+        "needs the network; a ModernBERT that was trained above",
+    ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
     Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
@@ -78,6 +90,16 @@ TYPED = (
         "bert-jax pretrain --time_budget=",
         f"{{}} {SMALLEST} --config.optimizer.warmup_steps=1 --time_budget=90s",
         "fewer steps",
+    ),
+    Typed(
+        "bert-jax pretrain --config=ettin_17m",
+        f"{{}} {SMALLEST} {THREE_PHASES} --config.optimizer.warmup_steps=1",
+        "smaller, fewer steps, short rows",
+    ),
+    Typed(
+        "bert-jax pretrain --config=albert_base",
+        f"{{}} {SMALLEST} '--config.phases[0].micro_batches=1'",
+        "a smaller model, fewer steps",
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
