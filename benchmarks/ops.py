@@ -28,7 +28,7 @@ HEADS = ("bfloat16", (B, A, S, D))
 # Name: module, custom_vjp function, its arrays in base, its other arguments.
 OPS = {
     "attention": (
-        "attention.xla", "_attend", [HEADS, HEADS, HEADS, ("int32", (B, S)), ("uint32", ())],
+        "attention.xla", "attend_heads", [HEADS, HEADS, HEADS, ("int32", (B, S)), ("uint32", ())],
         [0.1, None],
     ),
     "layer_norm": (

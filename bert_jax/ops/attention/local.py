@@ -2,13 +2,18 @@
 
 Queries are cut into blocks, and each block attends to the keys from half a window before it to half
 a window after it, which are in two neighbouring blocks of keys. So time and memory grow with the
-length, not with its square, and `xla.attend` computes all blocks as rows of a batch.
+length, not with its square.
+
+Sizes: B rows, S positions, A heads, D head dimension, N blocks of Q queries and K keys.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.ops.attention import xla
+from bert_jax.ops.hashing import fold_key
 
 _SHORTEST_BLOCK = 128  # lanes of a TPU's registers
 
@@ -34,14 +39,22 @@ def attend(
         return xla.attend(
             q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS, rate=rate, key=key, band=band
         )
-    reads_BxS, own_BxS = xla.reads_and_own(examples_BxS)
-    keys, values = (_pairs(x, size, half) for x in (k_BxSxAxD, v_BxSxAxD))
-    y_NxQxAxD = xla.attend(
-        _blocks(q_BxSxAxD, size), keys, values,
-        (_blocks(reads_BxS, size), _pairs(own_BxS, size, half, fill=-1)),
-        rate=rate, key=key, band=xla.Band(half, offset=half),
-    )  # fmt: skip
-    return y_NxQxAxD.reshape(B, -1, A, D)[:, :S]
+    arrays = xla.heads_first(q_BxSxAxD, k_BxSxAxD, v_BxSxAxD)
+    q_BxAxNxQxD = _blocks(arrays[0], size)
+    k_BxAxNxKxD, v_BxAxNxKxD = (_pairs(x, size, half) for x in arrays[1:])
+    reads_BxSx1, own_BxSx1 = (ids[..., None] for ids in xla.reads_and_own(examples_BxS))
+    reads_BxNxQ = _blocks(reads_BxSx1, size)[..., 0]
+    own_BxNxK = _pairs(own_BxSx1, size, half, fill=-1)[..., 0]
+    keys_N = None if key is None else fold_key(key, jnp.arange(reads_BxNxQ.shape[1]))
+
+    def block(q: jax.Array, k: jax.Array, v: jax.Array, examples: tuple, key: Any) -> jax.Array:
+        return xla.attend_heads(q, k, v, examples, key, rate, xla.Band(half, offset=half))
+
+    of_block = (2, 2, 2, 1, None if key is None else 0)
+    y_BxAxNxQxD = jax.vmap(block, of_block, out_axes=2)(
+        q_BxAxNxQxD, k_BxAxNxKxD, v_BxAxNxKxD, (reads_BxNxQ, own_BxNxK), keys_N
+    )
+    return y_BxAxNxQxD.reshape(B, A, -1, D)[:, :, :S].swapaxes(1, 2)
 
 
 def keys_per_query(length: int, window: int) -> int:
@@ -54,22 +67,19 @@ def _block_size(window: int) -> int:
     return max(2 * (window // 2), _SHORTEST_BLOCK)
 
 
-def _blocks(x_BxS: jax.Array, size: int) -> jax.Array:
-    """[B, S, …] -> [B · blocks, size, …]; the last block ends in zeros."""
-    x_BxS = _padded(x_BxS, 0, -x_BxS.shape[1] % size, 0)
-    return x_BxS.reshape(-1, size, *x_BxS.shape[2:])
+def _blocks(x: jax.Array, size: int) -> jax.Array:
+    """[…, S, D] -> […, N, size, D]; the last block ends in zeros."""
+    x = _padded(x, 0, -x.shape[-2] % size, 0)
+    return x.reshape(*x.shape[:-2], -1, size, x.shape[-1])
 
 
-def _pairs(x_BxS: jax.Array, size: int, before: int, fill: int = 0) -> jax.Array:
-    """[B, S, …] -> [B · blocks, 2 · size, …]: for each block of `_blocks`, the elements from
-    `before` positions before it."""
-    B, S, *rest = x_BxS.shape
-    x_BxS = _padded(x_BxS, before, -S % size + size - before, fill)
-    blocks = x_BxS.reshape(B, -1, size, *rest)
-    pairs = jnp.concatenate([blocks[:, :-1], blocks[:, 1:]], axis=2)
-    return pairs.reshape(-1, 2 * size, *rest)
+def _pairs(x: jax.Array, size: int, before: int, fill: int = 0) -> jax.Array:
+    """[…, S, D] -> […, N, 2 · size, D]: for each block of `_blocks`, the elements from `before`
+    positions before it."""
+    blocks = _blocks(_padded(x, before, -x.shape[-2] % size + size - before, fill), size)
+    return jnp.concatenate([blocks[..., :-1, :, :], blocks[..., 1:, :, :]], axis=-2)
 
 
-def _padded(x_BxS: jax.Array, before: int, after: int, fill: int) -> jax.Array:
-    ends = [(0, 0), (before, after), *[(0, 0)] * (x_BxS.ndim - 2)]
-    return jnp.pad(x_BxS, ends, constant_values=fill)
+def _padded(x: jax.Array, before: int, after: int, fill: int) -> jax.Array:
+    ends = [*[(0, 0)] * (x.ndim - 2), (before, after), (0, 0)]
+    return jnp.pad(x, ends, constant_values=fill)
