@@ -56,7 +56,7 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
             or cannot convert it.
     """
     values = _settings(folder, sums)
-    check_keys(values, TOKENIZER_KEYS, folder / _CONFIG)
+    check_keys(_without_the_usual(values), TOKENIZER_KEYS, folder / _CONFIG)
     for name in ("add_prefix_space", "split_special_tokens", *_NORMALIZER):
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{folder / _CONFIG}: {name}={shown(value)} should be true or false")
@@ -77,6 +77,18 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     found = with_added_tokens(tokenizer, folder, values, sums)
     split = bool(values.get("split_special_tokens"))
     return found.for_task(in_words=False, split_special_tokens=split)
+
+
+def _without_the_usual(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings without those that add <bos> and <eos> to a text, if they are [CLS] and
+    [SEP], as in mmBERT."""
+    usual = {
+        f"add_{name}_token"
+        for name, role in (("bos", "cls"), ("eos", "sep"))
+        if values.get(f"{name}_token") is not None
+        and values.get(f"{name}_token") == values.get(f"{role}_token")
+    }
+    return {name: value for name, value in values.items() if name not in usual}
 
 
 def model_max_length(folder: Path, sums: Sums) -> Any:

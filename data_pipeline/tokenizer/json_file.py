@@ -12,11 +12,14 @@ from bert_jax.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # in the same order
+# mmBERT's. Gemma's vocabulary has <s> and </s>, too, as pieces of HTML.
+_GEMMA_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>", "<mask>")
 _MAX_REASON = 200  # characters
 
 
 class SpecialIds(NamedTuple):
-    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK], or of RoBERTa's tokens for the same."""
+    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK], or of RoBERTa's or Gemma's tokens for the
+    same."""
 
     pad: int
     unk: int
@@ -46,14 +49,14 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:
-    """Returns the ids of the special tokens in a vocabulary: BERT's, or RoBERTa's for those that it
-    lacks. Raises UserError if it has neither."""
+    """Returns the ids of the special tokens in a vocabulary: BERT's, or Gemma's or RoBERTa's for
+    those that it lacks. Raises UserError if it has none of them."""
     missing, ids = [], []
-    for token, other in zip(SPECIAL_TOKENS, ROBERTA_TOKENS, strict=True):
-        if token not in vocab and other not in vocab:
-            missing.append(token)
+    for names in zip(SPECIAL_TOKENS, _GEMMA_TOKENS, ROBERTA_TOKENS, strict=True):
+        if found := [name for name in names if name in vocab]:
+            ids.append(vocab[found[0]])
         else:
-            ids.append(vocab[token if token in vocab else other])
+            missing.append(names[0])
     if missing:
         raise UserError(
             f"{name}: no {' '.join(missing)} among {len(vocab):,} entries; pretraining needs "

@@ -28,6 +28,7 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     NEXT_BEGINS,
     find_word_starts,
     is_byte_level,
+    replaced_space,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 from bert_jax.errors import UserError, import_hint
@@ -208,10 +209,10 @@ class Tokenizer:
         """Returns the ids of sentences for pretraining, without special tokens; "[MASK]" in them is
         text.
 
-        Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
-        piece begins a word.
+        Byte-level BPE, and one in which nothing but a space begins words, as Gemma's: encoded with
+        a space before it, as within a paragraph, so that its first piece begins a word.
         """
-        if self._byte_level:
+        if self._byte_level or replaced_space(json.loads(self.json)):
             texts = [f" {text}" for text in texts]
         return self._encoded(self._encoder, texts)
 

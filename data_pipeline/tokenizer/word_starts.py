@@ -34,7 +34,7 @@ def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray
     kind, prefix = model.get("type"), model.get("continuing_subword_prefix")
     if kind == "WordPiece" and prefix:
         marks = [BEGINS * (not entry.startswith(prefix)) for entry in entries]
-    elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
+    elif (space := _metaspace(spec.get("pre_tokenizer")) or replaced_space(spec)) is not None:
         marks = [BEGINS * _starts_word(entry, space) for entry in entries]
     elif end := model.get("end_of_word_suffix"):
         marks = [NEXT_BEGINS * entry.endswith(end) for entry in entries]
@@ -52,6 +52,16 @@ def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray
 def is_byte_level(spec: dict[str, Any]) -> bool:
     """Returns whether the pre-tokenizer of a tokenizer.json writes text as bytes."""
     return any(step.get("type") == "ByteLevel" for step in _steps(spec.get("pre_tokenizer")))
+
+
+def replaced_space(spec: dict[str, Any]) -> str | None:
+    """Returns the character that a normalizer puts in place of spaces and nowhere else, as Gemma's
+    does, or None."""
+    steps = (spec.get("normalizer") or {}).get("normalizers", [spec.get("normalizer") or {}])
+    if any(step.get("type") == "Prepend" for step in steps):
+        return None
+    spaces = (step.get("content") for step in steps if step.get("pattern") == {"String": " "})
+    return next(spaces, None)
 
 
 def _metaspace(spec: dict[str, Any] | None) -> str | None:

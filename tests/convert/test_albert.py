@@ -22,6 +22,7 @@ from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
+from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert_albert
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -169,8 +170,34 @@ def test_its_vocabulary_gives_the_ids_of_its_program(vocabulary):
     ours = Tokenizer(convert_albert(vocabulary.read_bytes(), "30k-clean.model"))
     assert ours.special == (0, 1, 2, 3, 4)
     lines = [*pages()[:1500], "``Quoted'' NAÏVE  café (£5) – Über 3.14, x''y", "  ", "İstanbul ǅ"]
-    for line, ids in zip(lines, ours.encode_batch(lines), strict=True):
-        assert ids.tolist() == original.encode(preprocessed(line)), line
+    others = 0
+    for line, found in zip(lines, ours.encode_batch(lines), strict=True):
+        ids, wanted = found.tolist(), original.encode(preprocessed(line))
+        if ids != wanted:  # of segmentations with one score, either may be the first
+            others += 1
+            assert original.decode(ids) == original.decode(wanted)
+            scores = [sum(map(original.get_score, each)) for each in (ids, wanted)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-4), line
+    assert others < len(lines) // 100
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+def test_a_tokenizer_of_transformers_gives_its_ids(vocabulary, tmp_path, capsys):
+    from transformers import AutoTokenizer
+
+    (tmp_path / "spiece.model").write_bytes(vocabulary.read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    with pytest.raises(UserError, match=r"neither tokenizer\.json nor"):
+        read_tokenizer(tmp_path, None)
+    AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    ours = read_tokenizer(tmp_path / "saved", None)
+    assert [*map(ours.token, ours.special)] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    for line in [*pages()[:500], "A [MASK] of a[MASK], and", "``Naïve'' ÜBER"]:
+        ids = [ours.special.cls, *ours.encode_texts([line])[0].tolist(), ours.special.sep]
+        assert ids == theirs(line)["input_ids"], line
+    assert "unknown keys" not in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ TOKENIZER_KEYS: Final[tuple[Entry, ...]] = (
     read("add_prefix_space",
          "of RoBERTa's and GPT-2's classes, also beside a tokenizer.json; of others, as there"),
     read("cls_token sep_token pad_token unk_token mask_token",
-         "must be the tokens of BERT or of RoBERTa"),
-    refused("add_bos_token add_eos_token", "other special tokens around a text", None, False),
+         "must be the tokens of BERT, of RoBERTa or of Gemma"),
+    refused("add_bos_token add_eos_token", "other special tokens around a text, unless they are "
+            "those of cls_token and sep_token", None, False),
     read("bos_token eos_token additional_special_tokens extra_special_tokens *_token",
          "added to the vocabulary if it lacks them"),
     read("added_tokens_decoder", "added tokens with their ids, and where they match a text"),
@@ -51,12 +52,13 @@ TOKENIZER_KEYS: Final[tuple[Entry, ...]] = (
               "of the last call before the tokenizer was saved"),
     no_effect("clean_up_tokenization_spaces errors trim_offsets spaces_between_special_tokens "
               "decoder legacy verbose", "of text made from ids"),
+    no_effect("keep_accents remove_space unk_id", "of ALBERT's class; its tokenizer.json says it"),
     no_effect("chat_template response_template", "how a conversation is written as text"),
 )  # fmt: skip
 
 SPECIAL_TOKENS_KEYS: Final[tuple[Entry, ...]] = (
     read("cls_token sep_token pad_token unk_token mask_token",
-         "must be the tokens of BERT or of RoBERTa"),
+         "must be the tokens of BERT, of RoBERTa or of Gemma"),
     read("bos_token eos_token additional_special_tokens extra_special_tokens *_token",
          "added to the vocabulary if it lacks them"),
 )  # fmt: skip
