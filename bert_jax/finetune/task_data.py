@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.config.task_settings import TaskConfig, check_unused
+from bert_jax.convert.layouts.known_layouts import positions_after_pad
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
@@ -260,7 +261,9 @@ def check_softmax(config: Config) -> None:
     (phase,), key = config.phases, f"config.task.answer_softmax={config.task.answer_softmax}"
     if phase.examples_per_row != 1:
         raise UserError(f"{key} needs padded rows: set '--config.phases[0].examples_per_row=1'")
-    if config.model.layout == "roberta" or config.model.norm_position == "pre":
+    if config.model.local_attention:
+        raise UserError(f"{key}: padding reads no text outside of its window; leave it out")
+    if positions_after_pad(config.model):
         raise UserError(
             f"{key}: RoBERTa gives padding a position of its own, bert-jax does not; leave it out"
         )

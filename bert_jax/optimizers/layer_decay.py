@@ -2,7 +2,8 @@
 
 As in ELECTRA (`_get_layer_lrs` in model/optimization.py of google-research/electra): with a decay d
 and L layers, layer l (from 0) has the rate times d^(L + 1 - l), the embeddings times d^(L + 2), and
-heads the rate itself. The pooler counts as a head, and a LayerNorm after the last layer has d.
+heads the rate itself. The pooler counts as a head, a LayerNorm after the last layer has d, and
+layers that share their parameters count as one.
 """
 
 from typing import Any
@@ -29,7 +30,8 @@ def scale_by_layer(decay: float, axes: Any) -> optax.GradientTransformation:
             if names[0] == "layers":
                 exponents = layers + 1 - jnp.arange(layers)
                 return x * (decay**exponents).reshape(-1, *[1] * (x.ndim - 1))
-            return x * decay ** (layers + 2 if within[0] == "embeddings" else 1)
+            is_first = within[0] in ("embeddings", "projection")
+            return x * decay ** (layers + 2 if is_first else 1)
 
         return jax.tree_util.tree_map_with_path(scale, updates, axes), state
 

@@ -141,6 +141,7 @@ def test_the_golden_is_what_transformers_gives(layout: str, folder: Path) -> Non
         ({"phases[0]__examples_per_row": 8}, r"set '--config\.phases\[0\]\.examples_per_row=1'$"),
         ({"task__name": "tagging"}, "has no effect for tagging; leave it out"),
         ({"model__layout": "roberta"}, "RoBERTa gives padding a position of its own"),
+        ({"model__local_attention": 8}, "padding reads no text outside of its window"),
         ({"model__norm_position": "pre"}, "RoBERTa gives padding a position of its own"),
         (
             {"task__layers": "-1"},

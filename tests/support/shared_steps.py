@@ -77,7 +77,9 @@ class Lowered:
 
 def shared_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
     """`make_step_functions`, but the same object for the same model, mesh and corpus."""
-    data = dataclasses.replace(config.data, store="")
+    # A task has no pairs, which need token types.
+    pairing = "single" if config.task.name else config.data.pairing
+    data = dataclasses.replace(config.data, store="", pairing=pairing)
     evaluation = EvaluationConfig(attention=config.evaluation.attention)
     read = dataclasses.replace(config, data=data, evaluation=evaluation, **UNREAD)
     return _shared(read, mesh, corpus.sources, corpus.log_unigram.tobytes())
