@@ -14,6 +14,7 @@ from exported import random_params
 from golden_case import CASES
 from late_import import LateImport
 from layout_models import layout_config
+from parity_steps import RECIPE, difference, our_steps
 from small import COMPUTE, run_config
 from tensorflow_bundle import albert_tensors, write_bundle
 
@@ -117,17 +118,17 @@ def test_both_heads_are_those_of_transformers():
             loss, logits = parity.outputs_of(theirs, CONFIG, batches[0])
             pair = theirs(**parity.inputs_of(CONFIG, batches[0])).sop_logits
         used = batches[0]["masked_weights"] > 0
-        assert parity.difference(outputs["mlm"][used], logits.numpy()) <= 1e-5
-        assert parity.difference(outputs["sop"][:, 0], pair.numpy()) <= 1e-5
-        assert parity.difference(all_sums(outputs, batches[0], corpus)[0], loss.numpy()) <= 1e-5
-        config = run_config(recipe=parity.RECIPE)
+        assert difference(outputs["mlm"][used], logits.numpy()) <= 1e-5
+        assert difference(outputs["sop"][:, 0], pair.numpy()) <= 1e-5
+        assert difference(all_sums(outputs, batches[0], corpus)[0], loss.numpy()) <= 1e-5
+        config = run_config(recipe=RECIPE)
         data = dataclasses.replace(config.data, pairing="sop")
         config = dataclasses.replace(config, model=CONFIG, data=data)
-        losses, after = parity.our_steps(config, BOTH, params, batches)
-        assert parity.difference(losses, parity.their_steps(theirs, config, batches)) <= 1e-5
+        losses, after = our_steps(config, BOTH, params, batches)
+        assert difference(losses, parity.their_steps(theirs, config, batches)) <= 1e-5
         after, reference = weights.to_transformers(after, CONFIG), theirs.state_dict()
         for name, tensor in after.items():
-            assert parity.difference(tensor, reference[name]) <= 1e-5, name
+            assert difference(tensor, reference[name]) <= 1e-5, name
 
 
 def nnx_merge(params: dict):

@@ -12,6 +12,7 @@ from golden_case import STEPS, TINY
 from late_import import LateImport
 from layout_models import EVERY as EVERY_TASK
 from layout_models import LAYOUTS, layout_config, task_batch, task_config, task_params
+from parity_steps import RECIPE, difference, our_steps
 from small import COMPUTE, run_config
 
 from bert_jax.config.schema import ModelConfig
@@ -72,8 +73,8 @@ def test_logits_and_losses(layout, task, size, **changes):
         logits = logits[..., 0]
     elif task != "question_answering":
         logits = logits[:, 0]
-    assert parity.difference(logits, their_logits) <= 1e-5
-    assert parity.difference(loss, their_loss.numpy()) <= 1e-5
+    assert difference(logits, their_logits) <= 1e-5
+    assert difference(loss, their_loss.numpy()) <= 1e-5
     assert np.abs(their_logits).max() > 0.1 * size
 
 
@@ -130,23 +131,21 @@ def test_packed_examples_are_those_of_transformers_alone(layout):
 
     logits = ours(params, packed)[0]
     assert len(logits) > 256
-    assert parity.difference(logits, np.tile(their_logits[real], (times, 1))) <= 1e-5
+    assert difference(logits, np.tile(their_logits[real], (times, 1))) <= 1e-5
 
 
 @pytest.mark.parametrize(("layout", "task"), EVERY_HEAD)
 def test_three_optimizer_steps(layout, task, **changes):
     """By the training step of a run."""
     changes = {"num_hidden_layers": {"modernbert": 3, "albert": 2}.get(layout, 1), **changes}
-    model, config = config_of(layout, task, **changes), run_config(recipe=parity.RECIPE)
+    model, config = config_of(layout, task, **changes), run_config(recipe=RECIPE)
     data = dataclasses.replace(config.data, pairing="single")
     config = dataclasses.replace(config, model=model, data=data)
     params = task_params(model)
     batches = [task_batch(model, number) for number in range(STEPS)]
-    losses, after = parity.our_steps(config, (task,), params, batches)
+    losses, after = our_steps(config, (task,), params, batches)
     theirs = parity.theirs_of(model, params)
-    assert parity.difference(losses, parity.their_steps(theirs, config, batches)) <= 1e-5
+    assert difference(losses, parity.their_steps(theirs, config, batches)) <= 1e-5
     after, reference = weights.to_transformers(after, model), theirs.state_dict()
-    differences = {
-        name: parity.difference(tensor, reference[name]) for name, tensor in after.items()
-    }
+    differences = {name: difference(tensor, reference[name]) for name, tensor in after.items()}
     assert not {name: d for name, d in differences.items() if d > 1e-5}

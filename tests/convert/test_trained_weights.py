@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from golden_case import STEPS, TINY
+from parity_steps import RECIPE, difference, our_steps
 from small import run_config
 
 import bert_jax
@@ -160,12 +161,12 @@ def test_losses_and_three_optimizer_steps_are_those_of_transformers(name, models
     kind = "ForSequenceClassification" if classifies else "ForPreTraining"
     theirs = getattr(transformers, f"Bert{kind}").from_pretrained(models / name).eval()
     tasks = (task_of(config.head),) if classifies else ("mlm", "nsp")
-    run = run_config(dataclasses.replace(TINY, learning_rate=1e-3), parity.RECIPE)
+    run = run_config(dataclasses.replace(TINY, learning_rate=1e-3), RECIPE)
     run, batches = dataclasses.replace(run, model=config), batches_of(read)
     with jax.default_matmul_precision("highest"):
-        losses, after = parity.our_steps(run, tasks, read.params, batches)
+        losses, after = our_steps(run, tasks, read.params, batches)
     reference = parity.their_steps(theirs, run, batches)
-    assert parity.difference(losses, reference) <= 1e-5
+    assert difference(losses, reference) <= 1e-5
     found, wanted = weights.to_transformers(after, config), theirs.state_dict()
-    worst = {tensor: parity.difference(values, wanted[tensor]) for tensor, values in found.items()}
+    worst = {tensor: difference(values, wanted[tensor]) for tensor, values in found.items()}
     assert not {name: d for name, d in worst.items() if d > 1e-5}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from late_import import LateImport
+from parity_steps import difference
 from small_task import task_config, write_task
 
 from bert_jax.config.schema import Config
@@ -147,13 +148,13 @@ def test_packed_rows_compute_what_transformers_computes_on_padded_ones(
     sides = Sides(config)
     assert sides.train.batch(0)["example_ids"].max() > sides.train.sequences
     ours, theirs = sides.logits(sides.train, 3)
-    assert parity.difference(ours, theirs) <= 1e-5
+    assert difference(ours, theirs) <= 1e-5
     assert np.ptp(theirs, axis=0).max() > 0.1
     losses = np.transpose([sides.step(number) for number in range(3)])
-    assert parity.difference(*losses) <= 1e-5
+    assert difference(*losses) <= 1e-5
     after = weights.to_transformers(sides.state["params"], sides.config.model)
     reference = sides.model.state_dict()
-    found = {name: parity.difference(own, reference[name]) for name, own in after.items()}
+    found = {name: difference(own, reference[name]) for name, own in after.items()}
     assert not {name: difference for name, difference in found.items() if difference > 1e-5}
     assert len(found) == len(list(sides.model.parameters()))
 

@@ -62,6 +62,13 @@ EVERY = [
     if (layout, task) != ("roformer", "multiple_choice")
 ]
 
+# Those whose outputs in transformers are stored.
+GOLDEN = [
+    (layout, task)
+    for layout in ("modernbert", "albert")
+    for task in ("mlm", "single_label_classification", "question_answering")
+]
+
 
 def layout_config(layout: str, **changes: object) -> ModelConfig:
     """A model without dropout and without rows for the hardware."""

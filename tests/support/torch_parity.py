@@ -1,31 +1,18 @@
 """The same model in transformers, and the same training steps on both sides."""
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from unittest import mock
+from collections.abc import Sequence
 
 import golden_case as cases
-import jax
 import numpy as np
 import torch
 import transformers
-from golden_case import RECIPES
+from parity_steps import RECIPE
 
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
-from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.pretraining_model import declare
-from bert_jax.optimizers.optimizer import make_optimizer
-from bert_jax.parallel import partition
-from bert_jax.parallel.mesh import make_mesh
-from bert_jax.training import skip_nonfinite, step
-
-# With the usual epsilon Adam makes a whole step of a gradient that is rounding.
-RECIPE = dataclasses.replace(RECIPES["adamw"], eps=1e-4)
-
 
 _PAIR_LABEL = {
     "BertForPreTraining": "next_sentence_label", "AlbertForPreTraining": "sentence_order_label",
@@ -96,44 +83,18 @@ def outputs_of(
     return out.loss, out.logits
 
 
-def difference(ours: object, reference: object) -> float:
-    """The largest, in units of max(1, max|reference|)."""
-    ours, reference = np.asarray(ours), np.asarray(reference)
-    assert ours.shape == reference.shape
-    return float(np.abs(ours - reference).max() / max(1.0, np.abs(reference).max()))
-
-
-def our_steps(
-    config: Config, tasks: tuple[str, ...], params: Mapping, batches: Sequence[dict]
-) -> tuple[list[float], dict]:
-    """The training step of a run with these objectives; returns the losses and the parameters."""
-    mesh, losses = make_mesh(config.mesh, jax.devices()[:1]), []
-    corpus = Corpus(("text",), np.zeros(config.model.vocab_size, np.float32))
-    with mock.patch.object(step, "learned_by", return_value=tasks):
-        run = step.make_step_functions(config, mesh, corpus)
-    _, abstract = declare(config.model, config.compute, tasks)
-    optimizer = make_optimizer(config.optimizer, partition.param_axes(abstract))
-    params = jax.tree.map(jax.numpy.asarray, params)
-    state = {
-        "step": jax.numpy.int32(0),
-        "params": params,
-        "opt": jax.jit(optimizer.init)(params),
-        "nonfinite": skip_nonfinite.start(),
-    }
-    with jax.set_mesh(mesh):
-        for batch in batches:
-            state, metrics = run.train(state, batch)
-            losses.append(float(metrics["loss"]))
-    return losses, state["params"]
+def _decays(name: str) -> bool:
+    """Whether a parameter has weight decay: no bias has, and no LayerNorm."""
+    _, module, kind = f".{name}".rsplit(".", 2)
+    return kind != "bias" and "norm" not in module.lower()
 
 
 def their_steps(model: torch.nn.Module, config: Config, batches: Sequence[dict]) -> list[float]:
     """Steps of torch.optim.AdamW as `tests/goldens/make.py` takes them; returns the losses."""
     peak, losses = config.optimizer.learning_rate, []
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    free = ("Norm", "norm", "bias")  # of decay
     groups = [
-        {"params": [p for n, p in trained if any(f in n for f in free) is not decays],
+        {"params": [p for n, p in trained if _decays(n) is decays],
          "weight_decay": RECIPE.weight_decay * decays}
         for decays in (True, False)
     ]  # fmt: skip
