@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.configs import modernbert_base
 
-SLICE = "v5e-32"
+SLICE = "v5e-16"
 
 
 def get_config() -> ConfigDict:

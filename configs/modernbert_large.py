@@ -12,17 +12,17 @@ Published: GLUE dev 90.4 (table 1); not measured here.
 Differences from the release: as in `modernbert_base`, including bfloat16 activations. Its weights
 start from those of ModernBERT-base, here from random values. The loss of the release stopped
 falling at 5e-4, and its 800 billion tokens began at an earlier checkpoint; here they follow at
-once. The last phase has the batch of the one before (the release: 624).
+once. At length 8,192 the batch is 624 throughout (the release: 616, then 624).
 
-micro_batches: 7 rows of 1,024 tokens or 1 of 8,192 at a time on each of 32 devices with 16 GB
-(v5e-32): not run.
+micro_batches: 7 rows of 1,024 tokens or 1 of 8,192 at a time on each of 16 devices with 16 GB
+(v5e-16): an estimate, neither compiled nor run.
 """
 
 from ml_collections import ConfigDict
 
 from bert_jax.configs import modernbert_base
 
-SLICE = "v5e-32"
+SLICE = "v5e-16"
 ROWS = 4928
 
 
@@ -33,7 +33,9 @@ def get_config() -> ConfigDict:
     first, extended, last = modernbert_base.phases(
         config.phases[0], short=900, long=250, decay=50, rows=ROWS
     )
-    first.micro_batches, extended.micro_batches, last.micro_batches = 22, 77, 77
+    first.micro_batches = 44
+    for phase in (extended, last):
+        phase.batch_size, phase.micro_batches = 624, 39
     second = first.copy_and_resolve_references()
     second.steps, second.warmup_steps = round(800e9 / (ROWS * 1024)), 0
     config.phases = first, second, extended, last

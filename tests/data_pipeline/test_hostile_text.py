@@ -230,7 +230,7 @@ def visits(tokens: list[int], weight: float, smoothing: float) -> np.ndarray:
 
 
 def test_a_rare_language_is_not_read_without_end() -> None:
-    with pytest.raises(UserError, match=r"language_smoothing 0: .* times per epoch"):
+    with pytest.raises(UserError, match=r"language_smoothing=0: .* times per epoch"):
         visits([1, 1_000_000], 1.0, 0.0)
     assert visits([1, 1_000_000], 10_000.0, 1.0).tolist() == [10_000.0, 10_000.0]
     for smoothing in (0.0, 0.7, 10.0):

@@ -8,7 +8,7 @@ import pytest
 from small import COMPUTE, model_config
 
 from bert_jax.checkpoint.fingerprint import by_path
-from bert_jax.config.schema import NearIdentityConfig
+from bert_jax.config.starts import NearIdentityConfig
 from bert_jax.objectives.pretraining_model import init_params
 
 

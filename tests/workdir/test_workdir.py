@@ -46,7 +46,7 @@ MAY = """
     task.warmup_share task.evaluations task.keep
     task.max_answer task.n_best task.null_threshold task.strict
 """
-MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
+MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps", "decay_share"]
 MAY_NOT_IN_A_PHASE = [
     "batch_size", "seq_length", "max_predictions", "examples_per_row", "row_length",
     "mask_rate", "mask_rate_end", "mask_share", "random_share", "masking", "source_weights",
