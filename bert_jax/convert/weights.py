@@ -135,6 +135,15 @@ def _sinusoids(config: ModelConfig) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
+def copies(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns what a file of a state dict has twice, for older releases of transformers."""
+    layout = find_layout(config)
+    bias = layout.tensor_name("cls.predictions.bias")
+    if not layout.reads_decoder_bias or bias not in tensors:
+        return {}
+    return {layout.tensor_name("cls.predictions.decoder.bias"): tensors[bias].copy()}
+
+
 def from_transformers(
     tensors: Mapping[str, np.ndarray],
     config: ModelConfig,

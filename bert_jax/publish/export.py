@@ -104,6 +104,7 @@ def export(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
+    tensors |= names.copies(tensors, model_config)
     more, parts = sentence_files(sentence, model_config.max_position_embeddings)
     files |= more
     temporary = _temporary_path(out, "tmp")

@@ -94,6 +94,19 @@ def test_what_no_class_computes_is_refused(change, says):
         to_config_json(config, pad_token_id=0)
 
 
+def test_a_roberta_has_the_bias_of_its_scores_twice(bpe, tmp_path):
+    """transformers 4.48 reads that of the decoder alone, and says nothing if there is none."""
+    config = model("roberta", vocab_size=bpe.vocab_size)
+    params = random_params(config, ("mlm",))
+    export(params, config, bpe, tmp_path / "out", card=Card(objectives=("mlm",)))
+    found = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    np.testing.assert_array_equal(found["lm_head.decoder.bias"], found["lm_head.bias"])
+    count = sum(tensor.size for tensor in found.values()) - config.vocab_size
+    assert f"- {count:,} parameters" in (tmp_path / "out/README.md").read_text()
+    back = bert_jax.load(tmp_path / "out")
+    np.testing.assert_array_equal(back.params["mlm"]["bias"], params["mlm"]["bias"])
+
+
 @pytest.mark.parametrize("kind", ["camembert", "xlm-roberta"])
 def test_families_of_robertas_layout_are_read(kind):
     config = model("roberta")
@@ -205,6 +218,7 @@ def test_a_roberta_of_older_files_is_imported_and_fills(bpe, bpe_files, tmp_path
     said = capsys.readouterr().out
     assert "left out, since no head reads it: roberta.pooler.dense.bias, roberta.pooler" in said
     imported = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    tensors |= weights.copies(tensors, config)
     for tensor, kept in imported.items():
         np.testing.assert_array_equal(kept, tensors[tensor], err_msg=tensor)
     assert cli.main(["fill", f"--model={tmp_path / 'out'}", "The quick <mask> fox"]) == 0

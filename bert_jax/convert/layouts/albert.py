@@ -48,6 +48,7 @@ ALBERT = Layout(
         ("classifier.out_proj.", "classifier."),
     ),
     encoder=_ENCODER,
+    reads_decoder_bias=True,
     with_pooler=("ForPreTraining", "ForSequenceClassification", "ForMultipleChoice", "Model"),
     without=("ForNextSentencePrediction",),
     head_dropout=dict.fromkeys((CLASSIFIER, TAGGER, CHOICE), ("classifier_dropout_prob", 0.1)),

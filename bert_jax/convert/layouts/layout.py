@@ -81,6 +81,9 @@ class Layout:
     encoder: tuple[Tensor, ...] = ()  # with its own names; empty: BERT's
     # Rotary positions rotate dimensions i and D/2 + i of a head, not neighbours as ours do.
     rotates_halves: bool = False
+    # In transformers 4.48 its masked-language-model head takes its bias from that of the decoder,
+    # which is the same in its class, so that a file must have both.
+    reads_decoder_bias: bool = False
     has_sinusoids: bool = False  # whether the encoder has a fixed table of angles
     # Other `model_type`s of the same layout, with the prefix of their classes.
     other_types: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ ROBERTA = Layout(
         ("cls.predictions.", "lm_head."),
     ),
     other_types={"camembert": "Camembert", "xlm-roberta": "XLMRoberta"},
+    reads_decoder_bias=True,
     with_pooler=("ForMultipleChoice", "Model"),
     positions_after_pad=True,
     only_gelu=True,
