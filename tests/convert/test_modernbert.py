@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import logging
 
 import jax
 import numpy as np
 import pytest
 from layout_models import layout_config, task_config, task_params
+from small import COMPUTE
 
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
 from bert_jax.errors import UserError
+from bert_jax.objectives.pretraining_model import init_params
 
 CONFIG = layout_config("modernbert", num_hidden_layers=5)
 OLD = json.loads(json.dumps(to_config_json(CONFIG, pad_token_id=0, heads={"mlm"})))
@@ -212,3 +215,43 @@ def test_a_classifier_reads_what_config_json_says():
     assert config.head.pooling == read(values).head.pooling == "mean"
     tagger = task_config("modernbert", "token_classification", classifier_pooling="mean")
     assert tagger.head.pooling == "cls"
+
+
+def test_the_keys_of_released_models_are_known(caplog, monkeypatch):
+    """As 4.47 wrote ModernBERT's, and what mmBERT's has besides."""
+    released = {
+        "attention_bias": False, "bos_token_id": 50281, "classifier_pooling": "mean",
+        "cls_token_id": 50281, "deterministic_flash_attn": False, "eos_token_id": 50282,
+        "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "vocab_size": 50368,
+        "gradient_checkpointing": False, "initializer_cutoff_factor": 2.0, "layer_norm_eps": 1e-05,
+        "local_attention": 128, "local_rope_theta": 10000.0, "pad_token_id": 50283,
+        "position_embedding_type": "absolute", "sep_token_id": 50282, "torch_dtype": "float32",
+        "transformers_version": "4.47.0.dev0", "reference_compile": None,
+        "repad_logits_with_grad": False, "sparse_pred_ignore_index": -100,
+    }  # fmt: skip
+    monkeypatch.setattr(logging.getLogger("bert_jax"), "propagate", True)
+    with caplog.at_level(logging.INFO, "bert_jax"):
+        first = from_config_json(OLD | released, "released.json")
+        second = from_config_json(
+            OLD | released | {"position_embedding_type": "sans_pos"}, "other.json"
+        )
+    assert not caplog.records
+    assert first == second
+    assert first.classifier_pooling == "mean"
+    again = to_config_json(first, pad_token_id=50283, heads={"mlm"}, source=released)
+    assert {key: again[key] for key in released if key in again and "dtype" not in key} == {
+        key: released[key] for key in released if key in again and "dtype" not in key
+    }
+    assert again["cls_token_id"] == 50281
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "albert"])
+def test_initial_values_of_a_head_are_those_of_its_class(layout):
+    """Normal, cut at two standard deviations, which leaves 0.88 of one."""
+    config = task_config(layout, "token_classification", hidden_size=384, num_attention_heads=6)
+    params = init_params(config, COMPUTE, ("token_classification",), jax.random.key(0))["tagger"]
+    wanted = {"output": config.initializer_range}
+    if layout == "modernbert":
+        wanted = {"output": 384**-0.5, "dense": 0.02 / (2 * config.num_hidden_layers) ** 0.5}
+    found = {name: np.std(params[name]["kernel"]) / 0.88 for name in wanted}
+    assert found == pytest.approx(wanted, rel=0.05)
