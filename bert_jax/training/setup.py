@@ -18,6 +18,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
+from bert_jax.ops.attention import dispatch
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
@@ -143,6 +144,8 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
+    if note := dispatch.memory_note(config, mesh):
+        logger.warning(note)
     program = step_module.make_step_functions(config, mesh, phases[0].data.held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, data, program, mesh, phases, description, job, initial)

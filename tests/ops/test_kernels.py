@@ -188,6 +188,28 @@ def test_auto_is_what_the_devices_of_the_mesh_run(device: Any, changes: dict, fo
 
 
 @pytest.mark.parametrize(
+    ("device", "changes", "why"),
+    [
+        (CPU, {"length": 2048}, "on cpu"),
+        (V100, {"length": 2048}, "on Tesla V100-SXM2"),
+        (TPU, {"length": 2000}, "on TPU v5 lite"),
+        (H200, {"length": 2048, "drop": 0.1}, "with dropout"),
+        (CPU, {"length": 1024}, None),
+        (TPU, {"length": 2048}, None),
+        (H200, {"length": 2048}, None),
+    ],
+)
+def test_long_rows_without_a_kernel_are_a_line_of_the_log(
+    device: Any, changes: dict, why: str | None
+) -> None:
+    mesh: Any = SimpleNamespace(devices=np.array([[device, device]]))
+    note = dispatch.memory_note(config_of("auto", **changes), mesh)
+    assert bool(note) == (why is not None)
+    if why:
+        assert f"{changes['length']:,} tokens {why}: the memory" in note
+
+
+@pytest.mark.parametrize(
     ("form", "device"), [("xla", CPU), ("xla", TPU), ("pallas", TPU), ("cudnn", H200)]
 )
 def test_a_form_that_the_devices_run_is_taken(form: str, device: Any) -> None:

@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
 from bert_jax.parallel.partition import spec
 
+_SQUARE = 1024  # longest row whose scores without a kernel are not worth a line of the log
 # Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
 # take about as long at 128 and 256 tokens, where the scores stay on the chip with XLA too; at 512
 # they do not, and XLA takes three times as long.
@@ -60,6 +61,23 @@ def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
     elif reason := _unsupported(kernel, config, device):
         raise UserError(f'config.compute.attention="{kernel}" {reason}; set it to "auto"')
     return dataclasses.replace(compute, attention=kernel)
+
+
+def memory_note(config: Config, mesh: Mesh) -> str:
+    """Returns a line on attention to all tokens of long rows without a kernel; "" if there is
+    none."""
+    longest = max(phase.row_tokens for phase in config.phases)
+    kernel: str = resolve(config, mesh).attention
+    drops = config.model.attention_probs_dropout_prob > 0
+    if kernel == "auto":
+        kernel = _fastest_on_tpu(longest, config.model.head_dim)
+    if longest <= _SQUARE or (kernel != "xla" and not drops):
+        return ""
+    why = "with dropout" if drops else f"on {mesh.devices.flat[0].device_kind}"
+    return (
+        f"no kernel attends to all of {longest:,} tokens {why}: the memory of layers without a "
+        "window grows with the square of the row length"
+    )
 
 
 def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
