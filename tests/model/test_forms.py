@@ -225,3 +225,21 @@ def test_settings_that_do_not_fit_are_refused(form: dict, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         model(form)
     assert "\n" not in str(error.value)
+
+
+def test_initial_values_of_modernbert_are_those_of_its_class() -> None:
+    """`_init_weights` of transformers: 0.02, and that over √(2 · layers) in each branch's last
+    dense layer and in the head's, cut at two standard deviations."""
+    config = model(MODERN, hidden_size=64, intermediate_size=96, num_hidden_layers=2)
+    params = init_params(config, COMPUTE, ("mlm",), jax.random.key(0))
+    layers, cut = params["encoder"]["layers"], 0.8796  # standard deviation of what is cut so
+    for leaf, std in (
+        (params["encoder"]["embeddings"]["word"][: config.vocab_size], 0.02),
+        (layers["attention"]["qkv"]["kernel"], 0.02),
+        (layers["attention"]["output"]["kernel"], 0.01),
+        (layers["mlp"]["up"]["kernel"], 0.02),
+        (layers["mlp"]["down"]["kernel"], 0.01),
+        (params["mlm"]["dense"]["kernel"], 0.01),
+    ):
+        assert float(leaf.std()) == pytest.approx(cut * std, rel=0.03)
+        assert float(jnp.abs(leaf).max()) <= 2.001 * std
