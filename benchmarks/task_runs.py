@@ -180,8 +180,10 @@ def absolute(source: str) -> str:
 
 
 def random_weights(source: str) -> tuple[str, ...]:
-    """Returns the flags of a model with the architecture and the tokenizer of another."""
+    """Returns the flags of a model with the architecture and the tokenizer of another, and its
+    initial values but for what is counted, as a fine-tuning counts nothing."""
     from bert_jax.config.serialization import flatten
+    from bert_jax.configs.ablations import RANDOM_WORDS
     from bert_jax.training.resolve import find_architecture
     from bert_jax.workdir.layout import split_step
 
@@ -189,9 +191,8 @@ def random_weights(source: str) -> tuple[str, ...]:
     if model is None:
         harness.fail(f"--pretrained={source}: no run, import or export")
     tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
-    random = {"word_initializer": "random", "output_bias_initializer": "zeros"}
-    values = flatten({"config": {"model": dataclasses.asdict(model) | random}})
-    flags = [f"--{key}={value}" for key, value in values.items()]
+    values = flatten({"model": dataclasses.asdict(model)}) | RANDOM_WORDS
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
     return (f"--config.task.tokenizer={tokenizer}", *flags)
 
 

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from small_task import DEV, TRAIN, write_task
 
+from bert_jax.config.config_files import load
+from bert_jax.configs.ablations import RANDOM_WORDS
+from bert_jax.training.word_start import is_counted
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 
@@ -123,6 +127,21 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(task_runs, "run_command", take)
     monkeypatch.setattr(task_runs, "random_weights", lambda source: ("--config.model.x=1",))
     return run
+
+
+def test_random_weights_of_a_counted_model_count_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A fine-tuning has no store to count in; the rest of the model's start stays."""
+    counted = load("wiki_books_small").model
+    monkeypatch.setattr("bert_jax.training.resolve.find_architecture", lambda source: counted)
+    flags = dict(
+        word.removeprefix("--config.").split("=", 1)
+        for word in task_runs.random_weights(str(tmp_path))
+    )
+    assert (flags["model.hidden_size"], flags["model.initializer"]) == ("256", "positional_heads")
+    assert {key: flags[key] for key in RANDOM_WORDS} == {k: str(v) for k, v in RANDOM_WORDS.items()}
+    assert not is_counted(load("wiki_books_small").replace(RANDOM_WORDS).model)
 
 
 CHANGED = """
