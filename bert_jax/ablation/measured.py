@@ -16,6 +16,7 @@ from bert_jax.ablation import as_planned
 from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.tasks import is_task
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.metrics import run_records
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -95,7 +96,8 @@ def _of_form(form: str, each: Measured) -> Iterator[str]:
             yield name
     if not of_task and (examples.source >= len(each.sources)).any():
         yield "source"
-    expected = set(OBJECTIVES) if form == OWN else {MASKED_LM.name}
+    pairs = {form.partition("/")[0]} & set(PAIRS)  # a form that has them measures both heads
+    expected = set(OBJECTIVES) if form == OWN else {MASKED_LM.name, *pairs}
     if of_task and len(examples.sums) != 1:
         yield "objective"
     if not of_task and not {MASKED_LM.name} <= set(examples.sums) <= expected:
