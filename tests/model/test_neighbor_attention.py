@@ -55,11 +55,11 @@ def plain_sums(config: ModelConfig, batch: dict[str, np.ndarray]) -> tuple[list,
         begin = 0
         for length in lengths:
             place = slice(row, row + 1), slice(begin, begin + length)
-            x, rotation = encoder.embed(
+            x, kinds = encoder.embed(
                 *(batch[n][place] for n in ("input_ids", "token_type_ids", "position_ids"))
             )
             inputs = layer.attention.norm(x) if config.norm_position == "pre" else x
-            query, key, _ = layer.attention.queries_keys_values(inputs, rotation)
+            query, key, _ = layer.attention.queries_keys_values(inputs, kinds[0].rotation)
             for head in range(2):
                 scores = np.asarray(query[0, :, head] @ key[0, :, head].T) / 4.0  # sqrt(16)
                 share = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
