@@ -124,11 +124,11 @@ def test_states_of_every_layer_are_those_of_its_own_layers(model) -> None:
     for text, states, mean in zip(texts, found, joined, strict=True):
         ids = np.array([model.tokens(text)[0].ids], np.int32)
         positions = np.arange(ids.shape[1], dtype=np.int32)[None]
-        x, rotation = encoder.embed(ids, np.zeros_like(ids), positions)
+        x, kinds = encoder.embed(ids, np.zeros_like(ids), positions)
         own = [np.asarray(x)[0]]
         for layer in range(count):
             one = jax.tree.map(lambda leaf, i=layer: leaf[i], encoder.layers)
-            x = one(x, np.ones_like(ids), rotation, None)
+            x = one(x, np.ones_like(ids), kinds[layer], None)
             own.append(np.asarray(x)[0])
         np.testing.assert_allclose(states, np.concatenate(own, -1), atol=2e-5)
         np.testing.assert_allclose(mean, (own[0] + own[-1]) / 2, atol=2e-5)
