@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     NEXT_BEGINS,
     find_word_starts,
     is_byte_level,
-    replaced_space,
+    needs_space,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 from bert_jax.errors import UserError, import_hint
@@ -173,8 +173,8 @@ class Tokenizer:
         return cls(convert(trained, "the trained model"))
 
     @cached_property
-    def _byte_level(self) -> bool:
-        return is_byte_level(json.loads(self.json))
+    def _needs_space(self) -> bool:
+        return needs_space(json.loads(self.json))
 
     @cached_property
     def word_starts(self) -> np.ndarray:
@@ -200,7 +200,8 @@ class Tokenizer:
                 Byte-level BPE then puts a space before each, so that it is the word in a text.
             split_special_tokens: see the attribute.
         """
-        data = with_prefix_space(self.json) if in_words and self._byte_level else self.json
+        spaced = in_words and is_byte_level(json.loads(self.json))
+        data = with_prefix_space(self.json) if spaced else self.json
         if data == self.json and split_special_tokens == self.split_special_tokens:
             return self
         return Tokenizer(data, name=self._name, split_special_tokens=split_special_tokens)
@@ -212,7 +213,7 @@ class Tokenizer:
         Byte-level BPE, and one in which nothing but a space begins words, as Gemma's: encoded with
         a space before it, as within a paragraph, so that its first piece begins a word.
         """
-        if self._byte_level or replaced_space(json.loads(self.json)):
+        if self._needs_space:
             texts = [f" {text}" for text in texts]
         return self._encoded(self._encoder, texts)
 

@@ -54,6 +54,11 @@ def is_byte_level(spec: dict[str, Any]) -> bool:
     return any(step.get("type") == "ByteLevel" for step in _steps(spec.get("pre_tokenizer")))
 
 
+def needs_space(spec: dict[str, Any]) -> bool:
+    """Returns whether only after a space the first piece of a text begins a word."""
+    return is_byte_level(spec) or bool(replaced_space(spec))
+
+
 def replaced_space(spec: dict[str, Any]) -> str | None:
     """Returns the character that a normalizer puts in place of spaces and nowhere else, as Gemma's
     does, or None."""
