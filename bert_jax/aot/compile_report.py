@@ -139,7 +139,7 @@ def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> Ph
     """
     phase, accelerator = config.phases[index], tpu_slice.generation.accelerator
     global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
-    built = lower.build(config.with_model(phase.model(config.model)), mesh)
+    built = lower.build(config.with_model_of(phase), mesh)
     resident = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()

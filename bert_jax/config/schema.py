@@ -373,12 +373,16 @@ class Config:
         """Returns the configuration with another model."""
         return dataclasses.replace(self, model=model)
 
+    def with_model_of(self, phase: PhaseConfig) -> "Config":
+        """Returns the configuration with the model as a phase trains it."""
+        return self.with_model(phase.model(self.model))
+
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase, its model, and without a schedule whose warmup
         and decay need not fit into the steps of that phase."""
         optimizer = dataclasses.replace(self.optimizer, schedule="bert")
-        model = phase.model(self.model)
-        return dataclasses.replace(self, phases=(phase,), model=model, optimizer=optimizer)
+        config = self.with_model_of(phase)
+        return dataclasses.replace(config, phases=(phase,), optimizer=optimizer)
 
     @property
     def total_steps(self) -> int:

@@ -218,9 +218,8 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
     """Compiles the functions of a phase; `first`: steps of the run done so far."""
     program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
-    if (model := phase.config.model(run.config.model)) != run.config.model:
-        config, corpus = run.config.with_model(model), phase.data.held_out.corpus
-        program = step_module.make_step_functions(config, run.mesh, corpus)
+    if (config := run.config.with_model_of(phase.config)).model != run.config.model:
+        program = step_module.make_step_functions(config, run.mesh, phase.data.held_out.corpus)
     with compiling():
         train = program.compile_train(phase.data.train.batch(0, rows=[]), phase.data.shape)
     with compiling():
