@@ -10,13 +10,10 @@ Differences from the release: as in `ettin_17m`, including bfloat16 activations.
 
 from ml_collections import ConfigDict
 
-from bert_jax.configs import ettin_17m, modernbert_base
+from bert_jax.configs.ettin_17m import ettin
 
 SLICE = "v5e-16"
 
 
 def get_config() -> ConfigDict:
-    config = modernbert_base.get_config()
-    ettin_17m.size(config, width=768, heads=12, layers=22, intermediate=1152)
-    ettin_17m.recipe(config, rate=0.0008, decay=1e-05)
-    return config
+    return ettin(width=768, heads=12, layers=22, intermediate=1152, rate=0.0008, decay=1e-05)

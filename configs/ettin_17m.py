@@ -21,23 +21,20 @@ SLICE = "v5e-4"
 
 
 def get_config() -> ConfigDict:
+    return ettin(width=256, heads=4, layers=7, intermediate=384, rate=3e-3, decay=3e-4)
+
+
+def ettin(
+    *, width: int, heads: int, layers: int, intermediate: int, rate: float, decay: float
+) -> ConfigDict:
+    """Returns ModernBERT of another size with Ettin's recipe; decay: of a step at the peak."""
     config = modernbert_base.get_config()
-    size(config, width=256, heads=4, layers=7, intermediate=384)
-    recipe(config, rate=3e-3, decay=3e-4)
-    return config
-
-
-def size(config: ConfigDict, *, width: int, heads: int, layers: int, intermediate: int) -> None:
-    """Sets the width and the depth."""
     config.model.hidden_size, config.model.num_attention_heads = width, heads
     config.model.num_hidden_layers, config.model.intermediate_size = layers, intermediate
-
-
-def recipe(config: ConfigDict, *, rate: float, decay: float) -> None:
-    """Sets Ettin's three phases and its optimizer; decay: of a step at the peak."""
     config.model.local_rope_theta = 160_000.0
     config.phases = modernbert_base.phases(config.phases[0], short=1700, long=250, decay=100)
     for phase in config.phases:
         phase.learning_rate = rate
     config.phases[-1].mask_rate = 0.15
     config.optimizer.learning_rate, config.optimizer.weight_decay = rate, decay / rate
+    return config

@@ -10,14 +10,12 @@ Differences from the release: as in `ettin_17m`, including bfloat16 activations.
 
 from ml_collections import ConfigDict
 
-from bert_jax.configs import ettin_17m, modernbert_base
+from bert_jax.configs.ettin_17m import ettin
 
 SLICE = "v5e-16"
 
 
 def get_config() -> ConfigDict:
-    config = modernbert_base.get_config()
-    ettin_17m.size(config, width=1024, heads=16, layers=28, intermediate=2624)
-    ettin_17m.recipe(config, rate=0.0005, decay=1e-05)
+    config = ettin(width=1024, heads=16, layers=28, intermediate=2624, rate=0.0005, decay=1e-05)
     config.phases[0].micro_batches = 48
     return config

@@ -10,13 +10,10 @@ Differences from the release: as in `ettin_17m`, including bfloat16 activations.
 
 from ml_collections import ConfigDict
 
-from bert_jax.configs import ettin_17m, modernbert_base
+from bert_jax.configs.ettin_17m import ettin
 
 SLICE = "v5e-8"
 
 
 def get_config() -> ConfigDict:
-    config = modernbert_base.get_config()
-    ettin_17m.size(config, width=512, heads=8, layers=19, intermediate=768)
-    ettin_17m.recipe(config, rate=0.003, decay=0.0003)
-    return config
+    return ettin(width=512, heads=8, layers=19, intermediate=768, rate=0.003, decay=0.0003)
