@@ -29,7 +29,7 @@ import harness
 import numpy as np
 import peer_torch
 
-from bert_jax.config.starts import NearIdentityConfig, PositionalHeadsConfig
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 THREADS = 2
 TURN = 20.0  # seconds
@@ -39,22 +39,14 @@ WARM_UP = 0.05  # of the time
 B2 = 0.98
 STEPS = 10**6  # of a schedule: the share of the time that has passed, in millionths
 # What is switched off in turn: changes of our config.
-WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
+PUBLISHED = {"model.initializer": "published"}
+ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
+WITHOUT: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "random words": {
-        "model": {
-            "word_initializer": "random",
-            "output_bias_initializer": "zeros",
-            "near_identity": NearIdentityConfig(),
-            "positional_heads": PositionalHeadsConfig(),
-        }
-    },
-    "published start": {"model": {"initializer": "published"}},
-    "AdamW": {"optimizer": {"name": "adamw", "learning_rate": 5e-4}},
-    "published start, AdamW": {
-        "model": {"initializer": "published"},
-        "optimizer": {"name": "adamw", "learning_rate": 5e-4},
-    },
+    "random words": RANDOM_WORDS,
+    "published start": PUBLISHED,
+    "AdamW": ADAMW,
+    "published start, AdamW": PUBLISHED | ADAMW,
 }
 
 
@@ -141,30 +133,21 @@ def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[tuple[float, 
     return ends
 
 
-def config_of(options: argparse.Namespace, changes: dict[str, dict[str, Any]]) -> Any:
+def config_of(options: argparse.Namespace, changes: dict[str, Any]) -> Any:
     """Returns the config on the store, with changes; its rate falls to zero after `STEPS` steps."""
     from bert_jax.config.config_files import load
     from bert_jax.data_pipeline.store.store import open_store
 
-    config, store = load(options.config), open_store(options.store, verify=False)
-    (phase,) = config.phases
-    changes = {
-        **changes,
-        "data": {"store": str(options.store)},
-        "evaluation": {"batches": 16},
-        "model": {"vocab_size": store.vocab_size, **changes.get("model", {})},
-        "optimizer": {
-            "schedule": "fairseq",
-            "warmup_steps": round(WARM_UP * STEPS),
-            **changes.get("optimizer", {}),
-        },
+    store = open_store(options.store, verify=False)
+    ours = {
+        "data.store": str(options.store),
+        "evaluation.batches": 16,
+        "model.vocab_size": store.vocab_size,
+        "optimizer.schedule": "fairseq",
+        "optimizer.warmup_steps": round(WARM_UP * STEPS),
+        "phases[0].steps": STEPS,
     }
-    groups = {
-        group: dataclasses.replace(getattr(config, group), **values)
-        for group, values in changes.items()
-    }
-    phases = (dataclasses.replace(phase, steps=STEPS),)
-    return dataclasses.replace(config, **groups, phases=phases)
+    return load(options.config).replace(ours | changes)
 
 
 def contender(options: argparse.Namespace, run: Run) -> None:
@@ -268,8 +251,7 @@ class Peer:
         from bert_jax.training.evaluation_pass import HeldOut
 
         torch.set_num_threads(THREADS)
-        start = {"model": {"initializer": "published", "initializer_range": run.spread}}
-        config = config_of(options, start)
+        config = config_of(options, PUBLISHED | {"model.initializer_range": run.spread})
         (phase,), store = config.phases, open_store(config.data.store, verify=False)
         with tempfile.TemporaryDirectory() as folder:
             peer_torch.write_start(config, store.special.pad, Path(folder))
