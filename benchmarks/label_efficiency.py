@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def starts(options: argparse.Namespace, rows: int | None) -> dict[str, tuple[str, ...]]:
-    """Returns the flags of each start that is measured with so many rows."""
+    """Returns the flags of each start that is measured with this number of rows."""
     found = {
         PRETRAINED: (f"--config.init={task_runs.absolute(options.pretrained)}",),
         RANDOM: task_runs.random_weights(options.pretrained),

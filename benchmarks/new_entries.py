@@ -90,7 +90,7 @@ def measured(
 
 
 def train(options: argparse.Namespace, run: Path, seed: int, kind: str, start: str) -> None:
-    """Trains in a process of its own; goes on if it was interrupted."""
+    """Trains in a process of its own; resumes if it was interrupted."""
     words = [
         "pretrain",
         "--config=continue_domain",

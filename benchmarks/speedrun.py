@@ -38,7 +38,7 @@ CONFIG, ENTRIES = "wiki_books_small", 30522
 TASKS = {"sst2": "SST-2, accuracy", "cola": "CoLA, Matthews", "sentences": "sentences, Pearson"}
 ROWS = 4000  # that each task trains on
 RECIPE = "glue_small"  # that each task is fine-tuned with
-HIDDEN, LONGEST, GUESSES = 500, 50, 3  # hidden words, of sentences of at most so many words
+HIDDEN, LONGEST, GUESSES = 500, 50, 3  # hidden words, of sentences of at most 50 words
 COLUMNS = (
     "minutes", "date", "commit", "processor", "vocabulary + store + model, minutes", "tokens/s",
     "entries", "held-out loss, nats", "top-3 words", *TASKS.values(), "mean of tasks", "seeds",

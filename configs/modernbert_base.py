@@ -87,9 +87,7 @@ def optimizer(settings: ConfigDict) -> None:
     settings.name = "stable_adamw"
     settings.learning_rate = 8e-4
     settings.b2, settings.eps = 0.98, 1e-6
-    settings.weight_decay = (
-        1e-5 / 8e-4
-    )  # a share of the rate: the release decays by 1e-5 at the peak
+    settings.weight_decay = 1e-5 / 8e-4  # of the rate: the release decays by 1e-5 at the peak
     settings.clip_norm = 0.0
     settings.schedule, settings.schedule_over = "trapezoid", "phase"
     settings.warmup_steps = round(3e9 / TOKENS)

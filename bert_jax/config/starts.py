@@ -15,9 +15,8 @@ class PositionalHeadsConfig:
     sharpness: Positive = 9.5  # score of the neighbour, before the softmax
     noise: Amount = 0.25  # random part of these queries and keys, 1 = as published
     table: Positive = 1.5  # size of the position table, in units of initializer_range
-    unread: Share = (
-        1.0  # size of what no head of the first layers reads of it, relative to the rest
-    )
+    # size of what no head of the first layers reads of the table, relative to the rest
+    unread: Share = 1.0
     # Values and outputs of the first layer start from the PMI of words at each head's offset, times
     # this; 0: from random values.
     pmi: Amount = 0.0

@@ -20,9 +20,7 @@ from bert_jax.demo.report import Fills, fill_masks, write_report
 from bert_jax.distributed import cluster, job
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
-from bert_jax.reporting.fills import (
-    to_type,
-)
+from bert_jax.reporting.fills import to_type
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
 from bert_jax.runtime.program import program

@@ -2,7 +2,7 @@
 
 Layers of one kind that follow one another are one `lax.scan`. If kinds alternate, as local and
 global attention do, one iteration is a period of them. What is left over at the ends, such as a
-first layer without LayerNorm, is applied by itself.
+first layer without LayerNorm, is applied outside a loop.
 """
 
 import functools
@@ -80,8 +80,8 @@ def apply_layers(
 
 
 def _segments(kinds: Sequence[Kind]) -> list[_Segment]:
-    """Returns the first layer by itself, if its norms differ; the most periods of equal kinds; and
-    the layers that are left."""
+    """Returns the first layer alone, if its norms differ; the most periods of equal kinds; and the
+    layers that are left."""
     forms = [(kind.window, kind.normed) for kind in kinds]
     lead = int(kinds[0].normed != kinds[-1].normed)
     rest = forms[lead:]

@@ -31,7 +31,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets, columns and values 
 
 RAREST: Final = 3  # occurrences of an entry that gets a vector
 _MORE: Final = 32  # columns that are computed beyond the width
-_ITERATIONS: Final = 4  # of the power method; see docs/learning.md for what fewer miss
+_ITERATIONS: Final = 4
 _BLOCKS: Final = 64  # of rows: what one thread multiplies at a time
 
 

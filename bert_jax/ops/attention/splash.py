@@ -7,7 +7,8 @@ them), and takes example ids. Arrays are transposed to heads first for it, and h
 
 import jax
 
-LANES = 128
+from bert_jax.ops.attention.pallas import LANES
+
 _BLOCK = 512  # queries, and keys, of a grid step: of JAX's own examples; not timed on a TPU
 
 
