@@ -53,17 +53,6 @@ def test_its_settings_are_written_and_read():
     assert read(to_config_json(equal, pad_token_id=0)) == equal
 
 
-@pytest.mark.torch
-def test_missing_keys_are_read_as_transformers_reads_them():
-    from transformers import AutoConfig
-
-    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers")
-    given = {key: VALUES[key] for key in (*sizes, "model_type", "intermediate_size")}
-    theirs = json.loads(AutoConfig.for_model(**given).to_json_string(use_diff=False))
-    positions = {"max_position_embeddings": theirs["max_position_embeddings"]}
-    assert read(theirs) == read(given | positions)
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

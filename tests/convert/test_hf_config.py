@@ -1,5 +1,7 @@
 """What a transformers config.json may leave out."""
 
+import json
+
 import pytest
 
 from bert_jax.convert.hf_config import from_config_json
@@ -22,6 +24,16 @@ def test_missing_keys_have_the_defaults_of_transformers() -> None:
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     assert (config.type_vocab_size, config.initializer_range) == (2, 0.02)
     assert config.layer_norm_eps == 1e-12
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "albert"])
+def test_missing_keys_are_read_as_transformers_reads_them(kind: str) -> None:
+    from transformers import AutoConfig
+
+    given = REQUIRED | {"model_type": kind}
+    theirs = json.loads(AutoConfig.for_model(**given).to_json_string(use_diff=False))
+    assert from_config_json(theirs, "config.json") == from_config_json(given, "config.json")
 
 
 @pytest.mark.parametrize("name", REQUIRED)

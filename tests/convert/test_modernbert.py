@@ -51,17 +51,6 @@ def test_missing_keys_have_the_defaults_of_transformers():
     assert (found.layer_norm_eps, found.norm_bias, found.classifier_pooling) == (1e-5, False, "cls")
 
 
-@pytest.mark.torch
-def test_missing_keys_are_read_as_transformers_reads_them():
-    from transformers import AutoConfig
-
-    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers")
-    given = {key: OLD[key] for key in (*sizes, "model_type", "intermediate_size")}
-    theirs = json.loads(AutoConfig.for_model(**given).to_json_string(use_diff=False))
-    positions = {"max_position_embeddings": theirs["max_position_embeddings"]}
-    assert read(theirs) == read(given | positions)
-
-
 @pytest.mark.parametrize(
     ("layers", "kinds", "every"),
     [
