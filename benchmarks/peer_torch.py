@@ -1,4 +1,4 @@
-"""The peer of train_cpu.py and train_gpu.py: transformers' BertForPreTraining in PyTorch.
+"""The peer of train_cpu.py and train_gpu.py: transformers' PyTorch model of BERT or ModernBERT.
 
 Both sides start from the same parameters and use the same recipe: AdamW, constant learning rate.
 """
@@ -14,20 +14,30 @@ import numpy as np
 
 LEARNING_RATE, WEIGHT_DECAY, EPS, CLIP_NORM = 1e-4, 0.01, 1e-8, 1.0
 NO_LABEL = -100
+# The class of each model type, and its tied parameters.
+CLASSES = {
+    "bert": (
+        "BertForPreTraining",
+        {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
+    ),
+    "modernbert": ("ModernBertForMaskedLM", {"decoder.weight"}),
+}
 
 
 def same_recipe(config: Any) -> Any:
     """Returns our config with the peer's recipe; one phase, so long that decay is negligible."""
+    whole_run = {"learning_rate": None, "warmup_steps": None, "decay_share": None}
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, pad_vocab_to_multiple_of=1),
-        phases=(dataclasses.replace(config.phases[0], steps=10**9),),
+        phases=(dataclasses.replace(config.phases[0], steps=10**9, **whole_run),),
         optimizer=dataclasses.replace(
             config.optimizer,
             name="adamw",
             learning_rate=LEARNING_RATE,
             b2=0.999,
             schedule="bert",
+            schedule_over="run",
             warmup_steps=0,
             weight_decay=WEIGHT_DECAY,
             eps=EPS,
@@ -58,13 +68,14 @@ def load_model(folder: Path) -> Any:
     import transformers
 
     description = json.loads((folder / "config.json").read_text())
-    model = transformers.BertForPreTraining(transformers.BertConfig(**description))
+    config = transformers.AutoConfig.for_model(**description)
+    name, tied = CLASSES[config.model_type]
+    model = getattr(transformers, name)(config)
     with np.load(folder / "parameters.npz") as arrays:
         tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     wrong = model.load_state_dict(tensors, strict=False)
-    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
     if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
-        raise ValueError(f"parameters do not match BertForPreTraining: {wrong}")
+        raise ValueError(f"parameters do not match {name}: {wrong}")
     model.tie_weights()
     model.train()
     return model
@@ -73,7 +84,7 @@ def load_model(folder: Path) -> Any:
 def make_optimizer(model: Any) -> Any:
     import torch
 
-    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "norm" in n.lower()]
     others = [p for p in model.parameters() if not any(p is q for q in plain)]
     return torch.optim.AdamW(
         [{"params": others}, {"params": plain, "weight_decay": 0.0}],
@@ -84,14 +95,18 @@ def make_optimizer(model: Any) -> Any:
     )
 
 
-def inputs_of(batch: dict[str, Any]) -> dict[str, Any]:
-    """Converts one of our batches to the inputs that BertForPreTraining documents: labels at every
-    position, NO_LABEL where no token is masked."""
+def inputs_of(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Converts one of our batches to the inputs that the class documents: labels at every position,
+    NO_LABEL where no token is masked."""
     import torch
 
     labels = torch.full(batch["input_ids"].shape, NO_LABEL)
     row, slot = batch["masked_weights"].nonzero(as_tuple=True)
-    labels[row, batch["masked_positions"][row, slot]] = batch["masked_labels"][row, slot].long()
+    labels[row, batch["masked_positions"][row, slot].long()] = batch["masked_labels"][
+        row, slot
+    ].long()
+    if model.config.model_type == "modernbert":
+        return {**packed_inputs(model.config, batch), "labels": labels}
     return {
         "input_ids": batch["input_ids"],
         "token_type_ids": batch["token_type_ids"],
@@ -101,10 +116,29 @@ def inputs_of(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def packed_inputs(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of ModernBERT, each example by itself: its masks of both kinds of layer,
+    [B, 1, S, S], and positions that restart."""
+    import torch
+
+    ids, at = batch["example_ids"], torch.arange(batch["input_ids"].shape[1])
+    same = ids[:, None, :, None] == ids[:, None, None, :]  # padding sees padding: no empty row
+    near = (at[:, None] - at[None, :]).abs() <= config.local_attention // 2
+    starts = torch.ones_like(ids, dtype=torch.bool)
+    starts[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    return {
+        "input_ids": batch["input_ids"],
+        "position_ids": at - torch.where(starts, at, 0).cummax(dim=1).values,
+        "attention_mask": {"full_attention": same, "sliding_attention": same & near},
+    }
+
+
 def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
     """Returns the same loss, with the head applied at the masked positions only."""
     import torch
 
+    if model.config.model_type == "modernbert":
+        return model(**inputs_of(model, batch)).loss
     words, pairs = _losses(model, batch, torch.nn.functional.cross_entropy)
     return words + pairs
 

@@ -1,15 +1,18 @@
-"""Training speed on a CPU, compared with transformers' PyTorch BertForPreTraining on the same rows.
+"""Training speed on a CPU, compared with transformers' PyTorch models on the same rows.
 
     python benchmarks/train_cpu.py                          # the documentation of this Python
     python benchmarks/train_cpu.py --store=/path/to/store   # a store that `data build` made
     python benchmarks/train_cpu.py --model=base             # BERT-base only
+    python benchmarks/train_cpu.py --model=ettin_17m        # ModernBERT's layers, packed rows
 
 Needs the [torch] extra. Three contenders, each in its own process on two cores, start from the same
 parameters: unmodified transformers (eager, scaled_dot_product_attention; labels at every position,
--100 where no token is masked), the same with its head at the masked positions only, and bert_jax.
-All use float32, dropout, AdamW and a vocabulary of 30,522. They run alternately and idle in
-between. In every round PyTorch and JAX also multiply two 2048 x 2048 matrices, which measures the
-current speed of the cores; a model's share is its matrix-product FLOP/s over that rate.
+-100 where no token is masked), the same with its head at the masked positions only (ModernBERT's
+own `sparse_prediction`), and bert_jax. All use float32, AdamW and the vocabulary size of the
+config; BERT has dropout. Of packed rows, transformers gets positions and masks by example. They run
+alternately and idle in between. In every round PyTorch and JAX also multiply two 2048 x 2048
+matrices, which measures the current speed of the cores; a model's share is its matrix-product
+FLOP/s over that rate.
 """
 
 import argparse
@@ -36,16 +39,31 @@ NAMES = {
     "transformers_masked": "transformers, head at masked positions",
     "bert_jax": "bert_jax",
 }
-MODELS = {"small": "wiki_books_small", "base": "base"}
-BATCH_SIZE = {"small": 32, "base": 8}
-SEQ_LENGTH, SLOTS = 128, 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A shipped config and its batch shape; slots: masked positions of a row."""
+
+    config: str
+    batch_size: int
+    seq_length: int
+    slots: int
+    dropout: float
+
+
+CASES = {
+    "small": Case("wiki_books_small", 32, 128, 20, 0.1),
+    "base": Case("base", 8, 128, 20, 0.1),
+    "ettin_17m": Case("ettin_17m", 8, 512, 154, 0.0),
+}
 
 Step = Callable[[Batch], float]  # trains on a batch, returns its loss
 
 
 def main() -> None:
     parser = harness.parser(__doc__)
-    parser.add_argument("--model", choices=MODELS, help="only one model (default: all)")
+    parser.add_argument("--model", choices=CASES, help="only one model (default: all)")
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
     parser.add_argument("--steps", type=int, default=4, help="training steps per round")
@@ -57,32 +75,36 @@ def main() -> None:
         return
     harness.use_cores(THREADS)  # more threads than cores would only contend
     print(harness.machine("jax", "torch", "transformers"))
-    for model in [options.model] if options.model else MODELS:
+    for model in [options.model] if options.model else CASES:
         with tempfile.TemporaryDirectory() as folder:
             batches = prepare(model, options.store, Path(folder))
             compare(options, model, Path(folder), batches)
 
 
 def config_of(model: str) -> Any:
-    """Returns the shipped config with the shared settings: float32, dropout, AdamW."""
+    """Returns the shipped config with the shared settings: float32, AdamW, one phase."""
     from bert_jax.config.config_files import load
 
-    config = peer_torch.same_recipe(load(MODELS[model]))
-    return dataclasses.replace(
+    case = CASES[model]
+    config = peer_torch.same_recipe(load(case.config))
+    phase = dataclasses.replace(
+        config.phases[0],
+        batch_size=case.batch_size,
+        seq_length=case.seq_length,
+        max_predictions=case.slots,
+        micro_batches=1,
+    )
+    config = dataclasses.replace(
         config,
         model=dataclasses.replace(
-            config.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+            config.model,
+            hidden_dropout_prob=case.dropout,
+            attention_probs_dropout_prob=case.dropout,
         ),
-        phases=(
-            dataclasses.replace(
-                config.phases[0],
-                batch_size=BATCH_SIZE[model],
-                seq_length=SEQ_LENGTH,
-                max_predictions=SLOTS,
-            ),
-        ),
+        phases=(phase,),
         compute=dataclasses.replace(config.compute, dtype="float32", unroll_layers=0),
     )
+    return config.with_model_of(phase)
 
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
@@ -180,6 +202,7 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
 
     torch.set_num_threads(THREADS)
     model = peer_torch.load_model(folder)
+    model.sparse_prediction = masked_only  # of ModernBERT
     optimizer = peer_torch.make_optimizer(model)
 
     def step(batch: Batch) -> float:
@@ -188,7 +211,7 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
         if masked_only:
             loss = peer_torch.masked_loss(model, tensors)
         else:
-            loss = model(**peer_torch.inputs_of(tensors)).loss
+            loss = model(**peer_torch.inputs_of(model, tensors)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), peer_torch.CLIP_NORM)
         optimizer.step()
@@ -212,7 +235,7 @@ def flops_of(contender: str, model: str) -> float:
 
 def compare(options: argparse.Namespace, model: str, folder: Path, batches: list[Batch]) -> None:
     """Measures the contenders and prints a table for one model."""
-    tokens = batches[0]["input_ids"].size
+    case, tokens = CASES[model], batches[0]["input_ids"].size
     real = sum(int((batch["example_ids"] > 0).sum()) for batch in batches) / len(batches)
     own = [__file__, f"--model={model}", f"--folder={folder}"]
     commands = {name: [*own, f"--contender={name}"] for name in NAMES}
@@ -227,8 +250,9 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
                 seconds = contender.steps(options.steps)[0]
                 rates[name].append(options.steps * tokens / seconds)
     print(
-        f"\n{MODELS[model]}, {BATCH_SIZE[model]} rows of {SEQ_LENGTH} tokens, {real / tokens:.0%} "
-        f"of them real; {options.rounds} interleaved rounds of {options.steps} steps"
+        f"\n{case.config}, {case.batch_size} rows of {case.seq_length} tokens, "
+        f"{real / tokens:.0%} of them real; "
+        f"{options.rounds} interleaved rounds of {options.steps} steps"
     )
     peaks = {name: statistics.median(got) for name, got in products.items()}
     print(

@@ -404,9 +404,8 @@ def torch_contender(
     torch.set_float32_matmul_precision("high")
     forward = model if dry_run else torch.compile(model)
     tensors = [{k: torch.from_numpy(v) for k, v in batch.items()} for batch in batches]
-    placed = [
-        {k: v.to(device) for k, v in peer_torch.inputs_of(batch).items()} for batch in tensors
-    ]
+    inputs = [peer_torch.inputs_of(model, batch) for batch in tensors]
+    placed = [{name: tensor.to(device) for name, tensor in each.items()} for each in inputs]
     done = 0
 
     def one() -> Any:
