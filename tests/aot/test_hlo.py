@@ -211,6 +211,21 @@ def test_a_trip_count_that_the_compiler_wrote_down_counts() -> None:
     assert total(module(entry=lines, others=others)) == 700
 
 
+def test_an_instruction_on_several_lines_ends_no_computation() -> None:
+    """JAX's splash attention writes the settings of its kernel into the program."""
+    kernel = (
+        '%kernel = f32[2]{0} custom-call(%x1), custom_call_target="tpu_custom_call", '
+        'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{\\"block_q\\": 512}"\n}}, '
+        f'metadata={{op_name="splash/pallas_call" stack_frame_id=466}}, {cost(20)}'
+    )
+    others, lines = loop(1, 12, inside=kernel)
+    program = module(entry=lines, others=others)
+    assert list(loops.executions(program).trips.values()) == [12]
+    assert total(program) == 12 * (100 + 20)
+    (found,) = [i for i in program.computations["body1"].instructions if i.name == "kernel"]
+    assert found.op_name == "splash/pallas_call"
+
+
 def test_a_step_inside_a_fusion_is_found() -> None:
     others, lines = loop(1, 12)
     others = others.replace(

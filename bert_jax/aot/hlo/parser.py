@@ -27,6 +27,7 @@ _BITS_IN_NAME = re.compile(r"f([48])e\d")  # f8e4m3fn, f4e2m1fn, …
 
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\(([^)]*)\)(.*)")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$")
+_END = re.compile(r"\}\s*$|\}, execution_thread=")
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _MEMORY = re.compile(r"S\((\d+)\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -246,12 +247,14 @@ def parse(text: str) -> Module:
             if line.endswith("{") and (start := _COMPUTATION.match(line)):
                 name, lines = start[2], []
                 entry = name if start[1] else entry
-        elif line.startswith("}"):
+        elif _END.match(line):
             computations[name] = Computation(name, tuple(lines))
             name = None
         elif cut := _LINE.match(line):
             root, own, result, opcode, arguments, rest = cut.groups()
             lines.append(Instruction(own, result, opcode, arguments, rest, root=bool(root)))
+        elif lines and not line[:1].isspace():  # the metadata of a Pallas kernel has several lines
+            lines[-1] = dataclasses.replace(lines[-1], rest=lines[-1].rest + line)
     if entry not in computations:
         raise UserError("not the HLO text of a compiled program: no ENTRY computation")
     return Module(computations, computations[entry], stack_frames.read_frames(text))
