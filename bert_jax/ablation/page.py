@@ -10,14 +10,16 @@ from typing import Any
 from bert_jax.ablation import plan, record, sentences, spending
 from bert_jax.ablation.measured import judged, own_objectives
 from bert_jax.ablation.results import Results
+from bert_jax.ablation.spec import Variant
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
 from bert_jax.ablation.tasks import is_task, settings_of
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.metrics import run_records
-from bert_jax.objectives.known_objectives import OBJECTIVES
+from bert_jax.objectives.known_objectives import OBJECTIVES, chosen
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.pretraining_model import parameter_count
 from bert_jax.reporting import plots
 from bert_jax.reporting.html import Page
 from bert_jax.runtime.program import program
@@ -214,7 +216,7 @@ def _add_sources(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> None:
     page.heading("What each run spends")
-    rows = []
+    rows, sizes = [], {variant.name: _parameters(variant) for variant in results.ablation.variants}
     for name, each in results.spent.items():
         found = [runs[own.run.name] for own in results.of(name).values()]
         speeds = [own.tokens_per_second for own in found if own.tokens_per_second]
@@ -228,14 +230,15 @@ def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> No
                 f"{each.real_tokens:,.0f}" if is_known else "not known",
                 f"{each.positions:,.0f}",
                 f"{each.flops:.3g}",
+                f"{sizes[name]:,}",
                 f"{minutes:.1f}" if minutes else "",
                 f"{sum(speeds) / len(speeds):,.0f}" if speeds else "",
                 f"{max(peaks) / 2**20:,.0f}" if peaks else "",
                 f"{spending.evaluation_share(found):.1%}" if found else "",
             )
         )
-    header = ("variant", "updates", "real tokens", "positions", "FLOPs", "minutes",
-              "tokens/s at the end", "peak MiB", "evaluation")  # fmt: skip
+    header = ("variant", "updates", "real tokens", "positions", "FLOPs", "parameters",
+              "minutes", "tokens/s at the end", "peak MiB", "evaluation")  # fmt: skip
     page.table(header, rows)
     page.text(
         "Updates and real tokens are those that the runs recorded, on average; positions (with "
@@ -244,6 +247,11 @@ def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> No
         "Evaluation: the share of the time in which a run was measured after training, with its "
         "fine-tuning for tasks."
     )
+
+
+def _parameters(variant: Variant) -> int:
+    config = variant.config
+    return parameter_count(config.model, chosen(config.data))
 
 
 def _add_runs(

@@ -1,5 +1,6 @@
 """The pretraining model: the encoder with the heads of the chosen objectives."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,15 @@ def declare(
         return PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)), pooler=pooler)
 
     return nnx.split(nnx.eval_shape(make))
+
+
+def parameter_count(config: ModelConfig, objectives: Sequence[str]) -> int:
+    """Returns the number of trained values: without rows that only pad the vocabulary, or that the
+    stack of the layers has for a LayerNorm that the first one lacks."""
+    exact = dataclasses.replace(config, pad_vocab_to_multiple_of=1)
+    state = declare(exact, ComputeConfig.plain(), objectives)[1]
+    unused = 0 if config.first_attention_norm else config.hidden_size * (1 + config.norm_bias)
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.to_pure_dict(state))) - unused
 
 
 def vocabulary_paths(config: ModelConfig, objectives: Sequence[str]) -> set[tuple[str, ...]]:

@@ -26,6 +26,8 @@ from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.metrics import run_records
+from bert_jax.objectives.known_objectives import chosen
+from bert_jax.objectives.pretraining_model import parameter_count
 from bert_jax.training.eval_setting import OWN
 
 
@@ -183,6 +185,8 @@ def test_a_verdict_says_that_what_runs_spent_is_not_known(damage, tmp_path, stor
     assert line in page
     spent = page.split("What each run spends")[1].split("</table>")[0]
     assert spent.count("not known") == 4
+    config = found.ablation.variants[0].config
+    assert f'<td class="number">{parameter_count(config.model, chosen(config.data)):,}<' in spent
     runs = json.loads((made.workdir / "report.json").read_text())["runs"]
     assert [name for name, own in runs.items() if not own["recorded"]] == ["span/1", "token/2"]
 
