@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from docs_lines import docs_lines
 from exported import random_params
 from golden_case import CASES
 from late_import import LateImport
@@ -126,11 +127,6 @@ def nnx_merge(params: dict):
     return nnx.merge(declare(CONFIG, COMPUTE, BOTH)[0], jax.tree.map(jax.numpy.asarray, params))
 
 
-def pages() -> list[str]:
-    docs = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-    return [line for page in docs for line in page.read_text("utf-8").splitlines() if line.strip()]
-
-
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory) -> Path:
     """A SentencePiece model, trained as the README of google-research/albert says."""
@@ -138,7 +134,7 @@ def vocabulary(tmp_path_factory) -> Path:
 
     prefix = tmp_path_factory.mktemp("albert") / "30k-clean"
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line.lower() for line in pages()), model_prefix=str(prefix),
+        sentence_iterator=(line.lower() for line in docs_lines()), model_prefix=str(prefix),
         vocab_size=1000, model_type="unigram", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
         control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
@@ -159,7 +155,12 @@ def test_its_vocabulary_gives_the_ids_of_its_program(vocabulary):
     original = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
     ours = Tokenizer(convert_albert(vocabulary.read_bytes(), "30k-clean.model"))
     assert ours.special == (0, 1, 2, 3, 4)
-    lines = [*pages()[:1500], "``Quoted'' NAÏVE  café (£5) – Über 3.14, x''y", "  ", "İstanbul ǅ"]
+    lines = [
+        *docs_lines()[:1500],
+        "``Quoted'' NAÏVE  café (£5) – Über 3.14, x''y",
+        "  ",
+        "İstanbul ǅ",
+    ]
     others = 0
     for line, found in zip(lines, ours.encode_batch(lines), strict=True):
         ids, wanted = found.tolist(), original.encode(preprocessed(line))
@@ -184,7 +185,7 @@ def test_a_tokenizer_of_transformers_gives_its_ids(vocabulary, tmp_path, capsys)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
     ours = read_tokenizer(tmp_path / "saved", None)
     assert [*map(ours.token, ours.special)] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    for line in [*pages()[:500], "A [MASK] of a[MASK], and", "``Naïve'' ÜBER"]:
+    for line in [*docs_lines()[:500], "A [MASK] of a[MASK], and", "``Naïve'' ÜBER"]:
         ids = [ours.special.cls, *ours.encode_texts([line])[0].tolist(), ours.special.sep]
         assert ids == theirs(line)["input_ids"], line
     assert "unknown keys" not in capsys.readouterr().err
@@ -243,7 +244,7 @@ def test_transformers_reads_its_import_without_a_warning(google, tmp_path):
     assert type(model).__name__ == "AlbertForPreTraining"
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     ours = bert_jax.load(tmp_path / "out").tokenizer
-    for line in pages()[:200]:
+    for line in docs_lines()[:200]:
         ids = theirs(line, add_special_tokens=False)["input_ids"]
         assert "[MASK]" in line or ours.encode_batch([line])[0].tolist() == ids, line
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from docs_lines import docs_lines
 from exported import random_params
 from golden_case import CASES
 from small import COMPUTE, model_config
@@ -261,17 +262,12 @@ def sentencepiece_folder(request, tmp_path) -> Path:
     folder = tmp_path / "sentencepiece"
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(pages()), model_prefix=str(folder / "sentencepiece.bpe"),
+        sentence_iterator=iter(docs_lines()), model_prefix=str(folder / "sentencepiece.bpe"),
         vocab_size=1000, model_type="unigram", minloglevel=2,
     )  # fmt: skip
     (folder / "sentencepiece.bpe.vocab").unlink()
     (folder / "config.json").write_text(json.dumps({"model_type": request.param}))
     return folder
-
-
-def pages() -> list[str]:
-    docs = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-    return [line for page in docs for line in page.read_text("utf-8").splitlines() if line.strip()]
 
 
 @pytest.mark.torch
@@ -282,7 +278,7 @@ def test_sentencepiece_gives_the_ids_of_transformers_on_a_thousand_lines(sentenc
     ours = read_tokenizer(sentencepiece_folder, None)
     theirs = AutoTokenizer.from_pretrained(sentencepiece_folder)
     # A special token in a text is text in ours.
-    lines = [line for line in pages() if not any(map(line.__contains__, SPECIALS))][:1000]
+    lines = [line for line in docs_lines() if not any(map(line.__contains__, SPECIALS))][:1000]
     assert len(lines) == 1000
     wanted = theirs(lines, add_special_tokens=False)["input_ids"]
     for line, ids, found in zip(lines, wanted, ours.encode_batch(lines), strict=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docs_lines import docs_lines
 from late_import import LateImport
 from layout_models import layout_config
 from tokenizers import (
@@ -33,13 +34,8 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 EXTRA_ROWS = 7  # of the vocabulary, without an entry
 
 
-def pages() -> list[str]:
-    docs = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-    return [line for page in docs for line in page.read_text("utf-8").splitlines() if line.strip()]
-
-
 LINES = [
-    *pages()[:400],
+    *docs_lines()[:400],
     "Naïve café: 3.14 (ÜBER), isn't it?",
     "東京は日本の 🦜  two  spaces",
     " a\tb",
@@ -63,7 +59,7 @@ def modernbert() -> tuple[Tokenizer, dict[str, str]]:
         vocab_size=600, initial_alphabet=alphabet, show_progress=False,
         special_tokens=["|||IP_ADDRESS|||", "<|padding|>"],
     )  # fmt: skip
-    encoder.train_from_iterator(pages(), trainer)
+    encoder.train_from_iterator(docs_lines(), trainer)
     encoder.add_tokens([AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)])
     encoder.add_special_tokens(["<|endoftext|>", "[UNK]", "[CLS]", "[SEP]", "[PAD]"])
     encoder.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
@@ -78,7 +74,7 @@ def gemma() -> tuple[Tokenizer, dict[str, str]]:
     encoder = Tokenizer(models.BPE())
     encoder.normalizer = normalizers.Replace(" ", "▁")
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False)
-    words = (f" {word}" for line in pages()[:300] for word in line.split())
+    words = (f" {word}" for line in docs_lines()[:300] for word in line.split())
     encoder.train_from_iterator(words, trainer)
     trained = json.loads(encoder.to_str())["model"]
     first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<s>", "</s>", *BYTES]
