@@ -40,11 +40,11 @@ def margin(sums: np.ndarray, counts: np.ndarray) -> float:
 
     Args: as `document_sd`; documents without predictions do not count.
     """
-    from scipy import stats
+    from scipy import special  # scipy.stats, whose t.ppf this is, takes a second to import
 
     asked = counts > 0
     sums, counts = sums[asked], counts[asked]
     if len(counts) < 2:
         return math.nan
     freedom = effective_documents(counts) - 1
-    return float(stats.t.ppf(0.975, freedom)) * document_sd(sums, counts)
+    return float(special.stdtrit(freedom, 0.975)) * document_sd(sums, counts)

@@ -12,13 +12,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from etils import epath
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import hparams as hparam_summaries
-from tensorboardX.summary import scalar
 
 from bert_jax.metrics.jsonl import Appender
 from bert_jax.metrics.neighbor_attention import PREFIX
+from bert_jax.runtime.imports import hidden
 from bert_jax.storage.tfrecord import framed
+
+with hidden("torch", "google.cloud.storage"):  # for graphs and buckets; seconds of every start
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.summary import hparams as hparam_summaries
+    from tensorboardX.summary import scalar
 
 _COMPARED: Final = ("train/loss", "eval/loss")  # columns of the table of runs, after the hparams
 # What each scalar measures, the text behind the (i) of a chart, by the last part of its name:

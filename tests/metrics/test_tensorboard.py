@@ -1,9 +1,13 @@
 """What TensorBoard shows of a run beside its curves: descriptions, hparams, its name."""
 
+import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
@@ -61,3 +65,20 @@ def test_a_workdir_is_called_like_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "my run")
     for folder in (".", "../my run/", tmp_path / "my run", "gs://bucket/my run"):
         assert Workdir.open(folder).name == "my run"
+
+
+@pytest.mark.processes
+def test_no_start_waits_for_what_tensorboardx_could_use(tmp_path):
+    """It imports PyTorch and Google's storage where they are installed, which takes seconds."""
+    (tmp_path / "torch.py").write_text("print('imported')\n")
+    program = (
+        "import sys, bert_jax.metrics.tensorboard\n"
+        "assert not {'torch', 'google.cloud.storage'} & set(sys.modules)\n"
+        "import torch\n"
+    )
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).resolve().parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "imported\n"), done.stderr
