@@ -25,7 +25,6 @@ pytestmark = [
 ]
 LIMIT = 900  # seconds
 RUNS = [f"{variant}/{seed}" for variant in ("token", "span") for seed in (0, 1, 2)]
-KILLS = 10
 STAGES = (": launch", "| compiling", "| step ", ": evaluate")
 
 
@@ -94,6 +93,7 @@ def get_config():
 """
 
 
+@pytest.mark.nightly
 def test_the_shipped_falling_mask_rate_shortened(store, tmp_path):
     """It masks more at first; both variants are measured alike, and only FLOPs differ."""
     changes = {k: v for k, v in ablated.CHANGES.items() if k != "data.pairing"}
@@ -113,6 +113,7 @@ def test_the_shipped_falling_mask_rate_shortened(store, tmp_path):
         assert own["own"]["mlm/count"] == own["nsp/token:32"]["mlm/count"]
 
 
+@pytest.mark.nightly
 def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp_path, capsys):
     file = ablated.write(tmp_path, variants={"one": {}, "same": {}}, seeds=(0, 1, 2))
     file.write_text(file.read_text().replace('base="tiny"', 'base="tiny", null=True'))
@@ -124,7 +125,8 @@ def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp
     assert "same: not distinguishable at this budget: between" in capsys.readouterr().out
 
 
-def test_an_ablation_killed_ten_times_ends_with_the_same_differences(whole, store, tmp_path):
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.nightly)])
+def test_a_killed_ablation_ends_with_the_same_differences(kills, whole, store, tmp_path):
     """Each time at a random moment of a random stage of a run: it starts, compiles, trains, is
     measured. Two seeds of it; those of the whole one are copied."""
     workdir, _ = whole
@@ -137,11 +139,9 @@ def test_an_ablation_killed_ten_times_ends_with_the_same_differences(whole, stor
         for each in "AB"
     )
     moments = random.Random(20)  # whose stages finish at most three of the four runs
-    kills = [
-        killed(ablated.start(first), after=moments.choice(STAGES), seconds=moments.uniform(0, 2))
-        for _ in range(KILLS)
-    ]
-    assert all(kills), "it ended before it was killed"
+    for _ in range(kills):
+        stage, seconds = moments.choice(STAGES), moments.uniform(0, 2)
+        assert killed(ablated.start(first), after=stage, seconds=seconds), "it ended before"
     for words in (first, second):
         process = ablated.start(words)
         output, _ = process.communicate(timeout=LIMIT)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from exported import random_params
 from layout_models import PREFIXES, layout_config
+from nightly import others_nightly
 from runs import read_records
 from small_task import TASKS, write_task
 
@@ -22,9 +23,15 @@ ENDINGS = ("SequenceClassification", "TokenClassification", "QuestionAnswering",
 OWN = {"modernbert": {"classifier_pooling": "mean"}, "albert": {}}
 
 
+EVERY = [(layout, *each) for layout in OWN for each in zip(TASKS, ENDINGS, strict=True)]
+KEPT = {("modernbert", "tagging"), ("modernbert", "multiple_choice"), ("albert", "rte")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", OWN)
-@pytest.mark.parametrize(("task", "ending"), [*zip(TASKS, ENDINGS, strict=True)])
+@pytest.mark.parametrize(
+    ("layout", "task", "ending"),
+    others_nightly(EVERY, keep=[each for each in EVERY if each[:2] in KEPT]),
+)
 def test_an_export_is_fine_tuned_and_predicts(
     layout: str, task: str, ending: str, tmp_path: Path
 ) -> None:

@@ -156,13 +156,17 @@ FORMS = {
 USUAL = [(task, "padded on 8 devices") for task in ("rte", "multiple_choice")]
 
 
+def marks_of(task: str, form: str) -> list[pytest.MarkDecorator]:
+    """Of several sequences in an example every form is slow, of others one; the rest nightly."""
+    if (task, form) in USUAL:
+        return []
+    slow = task == "multiple_choice" or form == "a mesh of both kinds"
+    return [pytest.mark.slow if slow else pytest.mark.nightly]
+
+
 @pytest.mark.parametrize(
     ("task", "form"),
-    [
-        pytest.param(task, form, marks=[] if (task, form) in USUAL else pytest.mark.slow)
-        for task in TASKS
-        for form in FORMS
-    ],
+    [pytest.param(task, form, marks=marks_of(task, form)) for task in TASKS for form in FORMS],
 )
 def test_the_form_of_a_batch_changes_no_loss_and_no_update(
     folder: Path, task: str, form: str

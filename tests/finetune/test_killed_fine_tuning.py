@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from nightly import others_nightly
 from processes import LIMIT, config_file
 from runs import complete_steps, read_meta
 from small_task import task_config, write_task
@@ -60,12 +61,12 @@ def killed(command: Sequence[str], output: Path, workdir: Path, moments: random.
     return process.wait() == -signal.SIGKILL
 
 
-TASK = pytest.mark.parametrize("task", ["rte", "multiple_choice"])
+TASKS = ("rte", "multiple_choice")
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-@TASK
+@pytest.mark.parametrize("task", others_nightly(TASKS, keep=["rte"]))
 def test_killed_at_random_moments_it_resumes_to_the_same_bits(
     config: Path, tmp_path: Path, task: str
 ) -> None:
@@ -88,7 +89,7 @@ def test_killed_at_random_moments_it_resumes_to_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.processes
-@TASK
+@pytest.mark.parametrize("task", others_nightly(TASKS, keep=["multiple_choice"]))
 def test_two_processes_train_as_one_does(config: Path, tmp_path: Path, task: str) -> None:
     """Equal up to the order of sums, which are over two processes or two devices."""
     with socket.create_server(("127.0.0.1", 0)) as free:

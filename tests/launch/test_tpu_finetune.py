@@ -53,6 +53,7 @@ def words(where: dict[str, object]) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_a_preempted_job_gives_the_bits_of_an_undisturbed_one(
     at: Site, inputs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -394,7 +394,7 @@ def test_one_layer_is_compiled_for_a_slice() -> None:
     assert program["cpu_seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.processes
 @pytest.mark.filterwarnings("default")

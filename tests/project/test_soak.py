@@ -9,7 +9,7 @@ import soak
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_disturbed_run_has_the_bits_of_one_that_was_not(tmp_path, capsys):
     seed = secrets.randbits(32)
     print(f"seed {seed}")

@@ -256,7 +256,7 @@ def test_a_task_of_too_few_rows_is_one_line(
     assert capsys.readouterr().err == "error: sentences has fewer than 4,000 rows\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_tiny_run_from_text_to_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text(tmp_path)

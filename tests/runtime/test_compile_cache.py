@@ -68,7 +68,7 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_bits(store, cache, t
     assert_same_bits(tmp_path / "first", tmp_path / "second")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_two_processes_find_theirs_and_damage_is_compiled_again(store, cache, tmp_path):
     config = deep_config(store, steps=4)

@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 from corpus import small_config, small_store
 from layout_models import LAYOUTS, PREFIXES
+from nightly import others_nightly
 from runs import read_meta
 
 import bert_jax
@@ -43,7 +44,7 @@ def continued(config: Config, model: Path) -> Config:
     return bert_jax.config("continue_domain", {"init": model, **phase, **data})
 
 
-@pytest.mark.parametrize("layout", NEW)
+@pytest.mark.parametrize("layout", others_nightly(NEW, keep=["modernbert"]))
 def test_a_run_from_an_export_ends_as_the_run_that_resumes(
     layout: str, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

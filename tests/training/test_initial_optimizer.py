@@ -101,9 +101,9 @@ def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {"name": "adamw"},
-        {"name": "lamb"},
-        {"name": "muon"},
+        pytest.param({"name": "adamw"}, marks=pytest.mark.nightly),
+        pytest.param({"name": "lamb"}, marks=pytest.mark.nightly),
+        pytest.param({"name": "muon"}, marks=pytest.mark.nightly),
         {"name": "muon", "moment_dtype": "bfloat16"},
     ],
     ids=lambda values: "-".join(values.values()),

@@ -343,7 +343,7 @@ raise SystemExit(cli.main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_process_0_decides_for_all(store: TokenStore, tmp_path: Path) -> None:
     asked, decided = (deep_config(store, steps=steps) for steps in (24, 6))
