@@ -2,10 +2,12 @@
 
 import logging
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
 import rich.progress
+from signals import dispositions
 
 from bert_jax.config.config_files import load
 from bert_jax.distributed.job import in_process_job
@@ -105,7 +107,7 @@ def test_a_run_inside_a_program_logs_to_the_handlers_of_the_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger.handlers, logger.propagate = [], True  # as nothing has configured it
-    with in_process_job(load("tiny")):
+    with dispositions(lambda _: signal.SIG_DFL), in_process_job(load("tiny")):
         logger.info("step 5/10")
     assert capsys.readouterr().out == "step 5/10\n"
     logger.handlers = own = [logging.NullHandler()]
