@@ -166,6 +166,26 @@ def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
 @pytest.mark.slow
 @needs_libtpu
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config=ettin_17m", "--phase=0"],
+        ["--config=modernbert_base", "--phase=1", "--config.model.num_hidden_layers=2"],
+    ],
+    ids=["ettin", "long-rows"],
+)
+def test_layers_with_windows_compile_and_fit(words: list[str]) -> None:
+    done = compile_for(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    (phase,) = json.loads(done.stdout)["phases"]
+    assert phase["fits"]
+    assert None not in phase["analysis"]["trips"].values()
+    assert 0 < phase["estimated_utilization"] < 1
+
+
+@pytest.mark.slow
+@needs_libtpu
+@pytest.mark.processes
 def test_a_step_too_large_is_reported_with_what_would_help() -> None:
     done = compile_for("--config=base", "--config.phases[0].batch_size=65536")
     assert done.returncode == 1, done.stderr
