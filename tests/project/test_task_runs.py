@@ -158,6 +158,7 @@ def test_a_curve_is_measured_once_and_drawn(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(task_runs, "RESAMPLES", 100)
     data, out = tmp_path / "data", tmp_path / "out"
     write_task(data / "glue" / "RTE")
     options = [
