@@ -172,7 +172,8 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
     for run in found.runs:
         assert f"--workdir={tmp_path}/A/runs/{run.name}" in said
     # 49 seconds of training and one of evaluation in each run.
-    assert re.search(r"reference +60 +[\d,]+ +15,360 +[\d.e+]+ +[\d,]+ +0\.8 +2,002 +3 +2\.0%", said), said
+    spent = r"reference +60 +[\d,]+ +15,360 +[\d.e+]+ +[\d,]+ +0\.8 +2,002 +3 +2\.0%"
+    assert re.search(spent, said), said
     line = r"evaluation: 2\.0% of the 0:05:00 of the runs; statistics and page: [\d.]+ s, [\d.]+%"
     assert re.search(line, capsys.readouterr().out)
     data = json.loads((tmp_path / "A/report.json").read_text())
