@@ -75,9 +75,10 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several workers: a file's tests in one of them; those with processes one at a time.
 
-    A test with an `xdist_group` of its own comes first and does not wait for them. Tests with
-    processes follow, because they are the longest chain, and then the longest files, so that no
-    worker is left with one at the end. With one worker: in the order asked for.
+    Tests with processes come first, because they are the longest chain. Those with an `xdist_group`
+    of their own do not wait for them and follow, and then the longest files, so that no worker is
+    left with one at the end. xdist gives a worker whose group has one test the next group, too, so
+    the longest chain must not be the next one. With one worker: in the order asked for.
     """
     if not config.getoption("loadgroup", False):
         return
@@ -86,13 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
 
     own = {item for item in items if item.get_closest_marker("xdist_group")}
+    alone = {item for item in items if item.get_closest_marker("processes")} - own
     for item in items:
         if item not in own:
-            alone = item.get_closest_marker("processes")
-            item.add_marker(pytest.mark.xdist_group("processes" if alone else item.path.stem))
-    items.sort(
-        key=lambda item: (item not in own, not item.get_closest_marker("processes"), rank(item))
-    )
+            group = "processes" if item in alone else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item not in alone, item not in own, rank(item)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
