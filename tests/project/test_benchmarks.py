@@ -214,12 +214,15 @@ def test_both_sides_learn_a_task_from_the_same_weights() -> None:
 
 
 @pytest.mark.torch
-def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["bert", "modernbert"])
+def test_the_peer_computes_the_same_loss_with_either_head(layout: str, tmp_path: Path) -> None:
+    """And that of a packed row is the mean over its examples alone."""
     import dataclasses
 
     import numpy as np
     import peer_torch
     import torch
+    from layout_models import layout_config
     from small import run_config
 
     from bert_jax.training.batches import phase_batches
@@ -227,13 +230,30 @@ def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> Non
     config = run_config()
     store = small_store(tmp_path / "store")
     model = dataclasses.replace(config.model, vocab_size=store.vocab_size)
+    if layout == "modernbert":
+        model = layout_config(layout, vocab_size=store.vocab_size)
+        data = dataclasses.replace(config.data, pairing="single")
+        phase = dataclasses.replace(config.phases[0], examples_per_row=4, row_length=96)
+        config = dataclasses.replace(config, data=data, phases=(phase,))
     config = peer_torch.same_recipe(dataclasses.replace(config, model=model))
     batch = phase_batches(config, store, store.train, config.phases[0]).batch(0)
     peer_torch.write_start(config, store.special.pad, tmp_path)
     model = peer_torch.load_model(tmp_path)
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
-    whole = model(**peer_torch.inputs_of(tensors)).loss.item()
+    inputs = peer_torch.inputs_of(model, tensors)
+    whole = model(**inputs).loss.item()
+    model.sparse_prediction = True  # of ModernBERT
     np.testing.assert_allclose(peer_torch.masked_loss(model, tensors).item(), whole, rtol=1e-5)
+    if layout == "modernbert":
+        losses = []
+        for row, ids in enumerate(batch["example_ids"]):
+            for number in np.unique(ids[ids > 0]):
+                at = np.flatnonzero(ids == number)
+                labels = inputs["labels"][row, at][None]
+                alone = model(input_ids=tensors["input_ids"][row, at][None], labels=labels)
+                losses += [alone.loss.item()] * int((labels != peer_torch.NO_LABEL).sum())
+        assert batch["example_ids"].max() > 1
+        np.testing.assert_allclose(np.mean(losses), whole, rtol=1e-5)
 
 
 @pytest.mark.slow
