@@ -165,6 +165,7 @@ def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
 
 @pytest.mark.slow
 @needs_libtpu
+@pytest.mark.processes
 @pytest.mark.xdist_group("compiled")  # minutes, without a deadline
 @pytest.mark.parametrize(
     "words",
