@@ -69,13 +69,13 @@ def load_model(folder: Path) -> Any:
 
     description = json.loads((folder / "config.json").read_text())
     config = transformers.AutoConfig.for_model(**description)
-    name, tied = CLASSES[config.model_type]
-    model = getattr(transformers, name)(config)
+    class_name, tied = CLASSES[config.model_type]
+    model = getattr(transformers, class_name)(config)
     with np.load(folder / "parameters.npz") as arrays:
         tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     wrong = model.load_state_dict(tensors, strict=False)
     if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
-        raise ValueError(f"parameters do not match {name}: {wrong}")
+        raise ValueError(f"parameters do not match {class_name}: {wrong}")
     model.tie_weights()
     model.train()
     return model
@@ -102,9 +102,7 @@ def inputs_of(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
     labels = torch.full(batch["input_ids"].shape, NO_LABEL)
     row, slot = batch["masked_weights"].nonzero(as_tuple=True)
-    labels[row, batch["masked_positions"][row, slot].long()] = batch["masked_labels"][
-        row, slot
-    ].long()
+    labels[row, batch["masked_positions"][row, slot]] = batch["masked_labels"][row, slot].long()
     if model.config.model_type == "modernbert":
         return {**packed_inputs(model.config, batch), "labels": labels}
     return {
@@ -118,17 +116,15 @@ def inputs_of(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
 def packed_inputs(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Returns the inputs of ModernBERT, each example by itself: its masks of both kinds of layer,
-    [B, 1, S, S], and positions that restart."""
+    [B, 1, S, S], and its positions."""
     import torch
 
     ids, at = batch["example_ids"], torch.arange(batch["input_ids"].shape[1])
     same = ids[:, None, :, None] == ids[:, None, None, :]  # padding sees padding: no empty row
     near = (at[:, None] - at[None, :]).abs() <= config.local_attention // 2
-    starts = torch.ones_like(ids, dtype=torch.bool)
-    starts[:, 1:] = ids[:, 1:] != ids[:, :-1]
     return {
         "input_ids": batch["input_ids"],
-        "position_ids": at - torch.where(starts, at, 0).cummax(dim=1).values,
+        "position_ids": batch["position_ids"],
         "attention_mask": {"full_attention": same, "sliding_attention": same & near},
     }
 
@@ -138,6 +134,7 @@ def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
     import torch
 
     if model.config.model_type == "modernbert":
+        model.sparse_prediction = True
         return model(**inputs_of(model, batch)).loss
     words, pairs = _losses(model, batch, torch.nn.functional.cross_entropy)
     return words + pairs

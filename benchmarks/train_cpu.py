@@ -202,7 +202,6 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
 
     torch.set_num_threads(THREADS)
     model = peer_torch.load_model(folder)
-    model.sparse_prediction = masked_only  # of ModernBERT
     optimizer = peer_torch.make_optimizer(model)
 
     def step(batch: Batch) -> float:

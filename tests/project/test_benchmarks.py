@@ -242,7 +242,6 @@ def test_the_peer_computes_the_same_loss_with_either_head(layout: str, tmp_path:
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
     inputs = peer_torch.inputs_of(model, tensors)
     whole = model(**inputs).loss.item()
-    model.sparse_prediction = True  # of ModernBERT
     np.testing.assert_allclose(peer_torch.masked_loss(model, tensors).item(), whole, rtol=1e-5)
     if layout == "modernbert":
         losses = []
