@@ -12,6 +12,7 @@ from pathlib import Path
 import ablated
 import pytest
 from corpus import small_store
+from nightly import others_nightly
 from processes import assert_same_bits
 from runs import read_records
 
@@ -125,7 +126,7 @@ def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp
     assert "same: not distinguishable at this budget: between" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", others_nightly([3, 10], keep=[3]))
 def test_a_killed_ablation_ends_with_the_same_differences(kills, whole, store, tmp_path):
     """Each time at a random moment of a random stage of a run: it starts, compiles, trains, is
     measured. Two seeds of it; those of the whole one are copied."""

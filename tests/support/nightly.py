@@ -1,4 +1,4 @@
-"""Cases of a test of which some suffice for every change, and all run with `make nightly`."""
+"""Cases of a test of which some suffice for every change; `make nightly` runs the others."""
 
 from collections.abc import Collection, Iterable
 from typing import Any

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from corpus import small_config, small_store, two_phases
+from nightly import others_nightly
 from runs import read_meta, read_records
 
 import bert_jax
@@ -100,12 +101,15 @@ def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        pytest.param({"name": "adamw"}, marks=pytest.mark.nightly),
-        pytest.param({"name": "lamb"}, marks=pytest.mark.nightly),
-        pytest.param({"name": "muon"}, marks=pytest.mark.nightly),
-        {"name": "muon", "moment_dtype": "bfloat16"},
-    ],
+    others_nightly(
+        [
+            {"name": "adamw"},
+            {"name": "lamb"},
+            {"name": "muon"},
+            {"name": "muon", "moment_dtype": "bfloat16"},
+        ],
+        keep=[{"name": "muon", "moment_dtype": "bfloat16"}],
+    ),
     ids=lambda values: "-".join(values.values()),
 )
 def test_every_optimizer_continues(optimizer: dict, store: TokenStore, tmp_path: Path) -> None:
