@@ -10,7 +10,6 @@ from typing import Any
 from bert_jax.ablation import plan, record, sentences, spending
 from bert_jax.ablation.measured import judged, own_objectives
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.spec import Variant
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
 from bert_jax.ablation.tasks import is_task, settings_of
@@ -216,7 +215,11 @@ def _add_sources(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> None:
     page.heading("What each run spends")
-    rows, sizes = [], {variant.name: _parameters(variant) for variant in results.ablation.variants}
+    sizes = {
+        variant.name: parameter_count(variant.config.model, chosen(variant.config.data))
+        for variant in results.ablation.variants
+    }
+    rows = []
     for name, each in results.spent.items():
         found = [runs[own.run.name] for own in results.of(name).values()]
         speeds = [own.tokens_per_second for own in found if own.tokens_per_second]
@@ -242,16 +245,11 @@ def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> No
     page.table(header, rows)
     page.text(
         "Updates and real tokens are those that the runs recorded, on average; positions (with "
-        "padding) and FLOPs follow from the configuration. Minutes: of training, measured. Peak: "
-        "the most memory of a training process, or of its device if that counts and is more. "
-        "Evaluation: the share of the time in which a run was measured after training, with its "
-        "fine-tuning for tasks."
+        "padding), FLOPs and parameters follow from the configuration. Minutes: of training, "
+        "measured. Peak: the most memory of a training process, or of its device if that counts "
+        "and is more. Evaluation: the share of the time in which a run was measured after "
+        "training, with its fine-tuning for tasks."
     )
-
-
-def _parameters(variant: Variant) -> int:
-    config = variant.config
-    return parameter_count(config.model, chosen(config.data))
 
 
 def _add_runs(
