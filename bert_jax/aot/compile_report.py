@@ -161,7 +161,7 @@ def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> Ph
         remedies=tuple(advice),
         analysis=cost,
         compile_seconds=seconds,
-        flops=step_flops(config, phase),
+        flops=step_flops(config, phase, lower.teacher_of(config)),
         devices_flops=tpu_slice.devices * accelerator.bf16_flops,
     )
 

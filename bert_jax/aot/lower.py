@@ -1,16 +1,21 @@
 """Lowers the training step that `pretrain` runs in a phase, on any mesh, without training text."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.errors import UserError
 from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.training.batches import empty_batch
+from bert_jax.training.resolve import find_architecture, with_teacher_width
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.training.store_data import check_vocabulary
+from bert_jax.training.teacher import for_evaluation
 
 _SOURCES = ("wiki", "books")  # stand-ins where the config names no store
 
@@ -39,7 +44,36 @@ def build(config: Config, mesh: Mesh) -> StepFunctions:
         UserError: an array of the model does not divide over the mesh, or the config's store cannot
             be used.
     """
-    return make_step_functions(config, mesh, corpus_of(config))
+    teacher = teacher_of(config)
+    if teacher:
+        config = with_teacher_width(config, teacher)
+    return make_step_functions(config, mesh, corpus_of(config), teacher)
+
+
+def teacher_of(config: Config) -> ModelConfig | None:
+    """Returns the architecture of the model that a run learns from; None if it learns from none.
+
+    If the config names no teacher but layers of one: a stand-in, a BERT of the student's width
+    with twice its layers.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    if config.teacher:
+        found = find_architecture(config.teacher)
+        if found is None:
+            raise UserError(
+                f"config.teacher={config.teacher}: no such folder; give that of a run, an import "
+                "or an export"
+            )
+    elif config.distillation.layers:
+        layers = max(2 * config.model.num_hidden_layers, 1 + max(config.distillation.layers))
+        found = dataclasses.replace(
+            config.model, num_hidden_layers=layers, type_vocab_size=2, layout="bert"
+        )
+    else:
+        return None
+    return for_evaluation(found, config.model)
 
 
 def lower(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
 
 from bert_jax.config.activations import Activation
 from bert_jax.config.layer_settings import LayerSettings
@@ -18,6 +18,7 @@ from bert_jax.config.ranges import (
     Width,
 )
 from bert_jax.config.starts import CooccurrenceConfig, NearIdentityConfig, PositionalHeadsConfig
+from bert_jax.data_pipeline.settings import Within
 from bert_jax.errors import UserError
 
 
@@ -52,6 +53,9 @@ class ModelConfig(LayerSettings):
     # Classes of transformers that a model is exported for; bert: those of its position and norms.
     layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
+    # Width of the teacher's states, to which a dense layer brings those of a student of another
+    # width, for their cosine; a run finds it. 0: there is no such layer.
+    teacher_width: Annotated[int, Within(0, 2**17)] = 0
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from bert_jax.config.distillation_settings import DistillationConfig
 from bert_jax.config.layer_settings import Theta
 from bert_jax.config.model_settings import ModelConfig
 from bert_jax.config.on_resume import FREE, ROUNDS
@@ -185,6 +186,9 @@ class Config:
     evaluation: EvaluationConfig = field(default=EvaluationConfig(), metadata=FREE)
     deadlines: DeadlineConfig = field(default=DeadlineConfig(), metadata=FREE)
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
+    # A model with the same vocabulary to learn from: a run, "run@STEP", an import or an export.
+    teacher: str = field(default="", metadata=FREE)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     # A model's folder, or a workdir, "run" or "run@STEP", to start from.
     init: str = field(default="", metadata=FREE)
     # Of a run that init names; see optimizer.ema_decay.
@@ -213,6 +217,8 @@ class Config:
             raise UserError(
                 f"config.phases: {self.total_steps} steps in total; the maximum is {INT32}"
             )
+        if self.distillation.layers:
+            self._check_student()
         checked(self.data.mask_rate, Inside, "config.data.mask_rate")  # no batch at 0 or 1 teaches
         if self.optimizer.schedule in STABLE:
             self._check_wsd()
@@ -271,6 +277,19 @@ class Config:
             raise UserError(
                 f"{where}.{own[0]} has no effect with one schedule over the entire run; set "
                 'config.optimizer.schedule_over="phase" or leave it None'
+            )
+
+    def _check_student(self) -> None:
+        named, layers = len(self.distillation.layers), self.model.num_hidden_layers
+        if named != layers:
+            raise UserError(
+                f'config.distillation.teacher_layers="{self.distillation.teacher_layers}" has '
+                f"{named} layers, but config.model.num_hidden_layers={layers}; give one for each"
+            )
+        if self.init:
+            raise UserError(
+                f"config.init={self.init}: config.distillation.teacher_layers copies the layers of "
+                'config.teacher; set it to "", or config.init to ""'
             )
 
     def _check_data(self, where: str, phase: PhaseConfig) -> None:

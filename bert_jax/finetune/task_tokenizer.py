@@ -8,7 +8,7 @@ from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import claim
-from bert_jax.training.initial import check_init
+from bert_jax.training.initial import check_source
 from bert_jax.workdir.layout import Workdir, split_step
 
 
@@ -42,7 +42,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     if not config.init:
         return Tokenizer.load(config.task.tokenizer)
     path, _ = split_step(config.init)
-    check_init(config.init)
+    check_source(config.init)
     run = Workdir.open(path)
     if run.is_run():
         found = Tokenizer.load(str(run.tokenizer))

@@ -1,19 +1,38 @@
 """Floating-point operations of a training step; `step_metrics` divides them by the peak (MFU)."""
 
-from bert_jax.config.schema import Config, PhaseConfig
+import dataclasses
+
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.task_model import probe_of
 from bert_jax.objectives.known_objectives import find, learned_by
+from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.ops.attention import local
 
 
-def step_flops(config: Config, phase: PhaseConfig) -> float:
+def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None = None) -> float:
     """Model FLOPs of one training step: matrix multiplications only, padding included.
 
-    Forward plus backward is three times the forward pass, which a frozen encoder alone has; a
-    product of [m, k] and [k, n] is 2mkn.
+    Forward plus backward is three times the forward pass, which a frozen encoder and a teacher
+    alone have; a product of [m, k] and [k, n] is 2mkn.
     Gradient accumulation does not change the count; recomputation by rematerialization is excluded.
+
+    Args:
+        teacher: that the step learns from.
     """
-    model = config.model
+    model, seen = config.model, phase
+    if teacher and config.distillation.positions == "all":  # the masked-token head looks at
+        seen = dataclasses.replace(phase, max_predictions=phase.seq_length, mask_rate=None)
+    learned = find(learned_by(config))
+    heads = sum(objective.flops(model, seen) for objective in learned)
+    encoder = (1.0 if probe_of(model) else 3.0) * encoder_flops(model, phase)
+    of_teacher = 0.0
+    if teacher:
+        of_teacher = encoder_flops(teacher, phase) + MASKED_LM.flops(teacher, seen)
+    return encoder + 3.0 * heads + of_teacher
+
+
+def encoder_flops(model: ModelConfig, phase: PhaseConfig) -> float:
+    """FLOPs of an encoder's forward pass over a batch, counted as in `step_flops`."""
     H, I = model.hidden_size, model.intermediate_size  # noqa: E741
     tokens = phase.batch_size * phase.row_tokens
     dense = 2 * tokens * (4 * H * H + (3 if model.gated_mlp else 2) * H * I)
@@ -24,8 +43,5 @@ def step_flops(config: Config, phase: PhaseConfig) -> float:
         for layer in range(model.num_hidden_layers)
     )
     layers = sum(dense + 4 * tokens * keys * H for keys in seen)
-    projection = 2 * tokens * model.embedding_size * H
-    learned = find(learned_by(config))
-    heads = sum(objective.flops(model, phase) for objective in learned)
-    encoder = (1.0 if probe_of(model) else 3.0) * (layers + projection)
-    return encoder + 3.0 * heads
+    projection = 2 * tokens * (model.embedding_size + model.teacher_width) * H
+    return layers + projection

@@ -65,7 +65,12 @@ def word_logits(
         "bph,vh->bpv", y_BxPxE, table_VxE.astype(y_BxPxE.dtype),
         preferred_element_type=jnp.float32,
     )  # fmt: skip
-    if config.padded_vocab_size > config.vocab_size:
-        real_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
-        bias_V = jnp.where(real_V, bias_V, -jnp.inf)
-    return logits_BxPxV + bias_V[None, None, :]
+    return logits_BxPxV + without_padding(config, bias_V)[None, None, :]
+
+
+def without_padding(config: ModelConfig, bias_V: jax.Array) -> jax.Array:
+    """Returns the bias of the word scores with -inf in the padding rows of the vocabulary."""
+    if config.padded_vocab_size == config.vocab_size:
+        return bias_V
+    real_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
+    return jnp.where(real_V, bias_V, -jnp.inf)

@@ -32,8 +32,11 @@ class MaskedLMHead(Transform):
 
     def __call__(self, x_BxPxH: jax.Array, table_VxE: jax.Array) -> jax.Array:  # type: ignore[override]
         """[B, P, H] -> float32 logits [B, P, V]."""
-        y_BxPxE = super().__call__(x_BxPxH)
-        return word_logits(self.config, y_BxPxE, table_VxE, self.bias[...])
+        return word_logits(self.config, self.transformed(x_BxPxH), table_VxE, self.bias[...])
+
+    def transformed(self, x_BxPxH: jax.Array) -> jax.Array:
+        """[B, P, H] -> what the word embeddings are multiplied by, [B, P, E]."""
+        return super().__call__(x_BxPxH)
 
 
 def _logits(head: MaskedLMHead, states: States, batch: Batch) -> jax.Array:
@@ -50,10 +53,19 @@ def token_sums(
     accuracy is that of always predicting the most frequent token.
     """
     loss_BxP, correct_BxP = log_loss(logits_BxPxV, labels_BxP)
-    unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
     return {
         "loss": jnp.sum(loss_BxP * weights_BxP),
         "correct": jnp.sum(correct_BxP * weights_BxP),
+        **unigram_sums(labels_BxP, weights_BxP, corpus),
+    }
+
+
+def unigram_sums(
+    labels_BxP: jax.Array, weights_BxP: jax.Array, corpus: Corpus
+) -> dict[str, jax.Array]:
+    """Returns the sums of `token_sums` that depend on no model."""
+    unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
+    return {
         "baseline_loss": jnp.sum(unigram_BxP * weights_BxP),
         "baseline_correct": jnp.sum((labels_BxP == corpus.log_unigram.argmax()) * weights_BxP),
         "count": jnp.sum(weights_BxP),

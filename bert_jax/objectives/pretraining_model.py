@@ -1,7 +1,7 @@
 """The pretraining model: the encoder with the heads of the chosen objectives."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from bert_jax.config.task_model import probe_of
 from bert_jax.config.task_settings import Pooling
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
-from bert_jax.model.layers import Keys
+from bert_jax.model.layers import Dense, Keys
 from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.known_objectives import OBJECTIVES, find
 from bert_jax.objectives.objective import States
@@ -41,10 +41,19 @@ class PretrainingModel(nnx.Module):
         self.encoder = Encoder(config, compute, keys, pooler=pooler)
         for objective in learned:
             setattr(self, objective.head, objective.make_head(config, keys))
+        if config.teacher_width:
+            H, T = config.hidden_size, config.teacher_width
+            self.to_teacher = Dense(config, keys, (H,), (T,), ("embed", "pooled"))
 
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Returns float32 logits of each objective; `key`: uint32 dropout key of this step, None in
         evaluation.
+        """
+        return self.logits(self.encoded(batch, key), batch, key)
+
+    def encoded(self, batch: Batch, key: jax.Array | None = None) -> jax.Array:
+        """Returns the encoder's output [B, S, H], or the joined states of a frozen encoder's
+        layers; key: as in a call.
 
         The arrays of tokens may be [B, C, S]: rows of C strips, which the encoder reads as B·C rows
         of its own, and heads as one of C·S positions.
@@ -62,13 +71,19 @@ class PretrainingModel(nnx.Module):
             x_RxSxD = jax.lax.stop_gradient(x_RxSxD)
         else:
             x_RxSxD = self.encoder(*inputs, key)
-        return self.logits(_whole_rows(x_RxSxD, batch), batch, key)
+        return _whole_rows(x_RxSxD, batch)
 
     def logits(
-        self, x_BxSxH: jax.Array, batch: Batch, key: jax.Array | None = None
+        self,
+        x_BxSxH: jax.Array,
+        batch: Batch,
+        key: jax.Array | None = None,
+        without: Collection[str] = (),
     ) -> dict[str, jax.Array]:
-        """Returns float32 logits of each objective from the encoder's output, or from the joined
-        states of a frozen encoder's layers; key: as in a call."""
+        """Returns float32 logits of each objective from what `encoded` returned.
+
+        key: as in a call. without: objectives that are left out.
+        """
 
         def of_texts(positions_BxN: jax.Array, pooling: Pooling) -> jax.Array:
             examples_BxS = _whole_rows(encoder_rows(batch)["example_ids"], batch)
@@ -87,6 +102,8 @@ class PretrainingModel(nnx.Module):
         states = States(x_BxSxH, self.encoder.embeddings.word[...], pooled, of_texts, dropped)
         logits = {}
         for name in self.objectives:
+            if name in without:
+                continue
             objective = OBJECTIVES[name]
             logits[name] = objective.logits(getattr(self, objective.head), states, batch)
         return logits

@@ -69,13 +69,18 @@ def row_sums(outputs: Mapping[str, jax.Array], batch: Batch, corpus: Corpus) -> 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:
     """Returns metrics, including trivial baselines, from sums over any number of batches.
 
-    `loss` is the sum of the objectives' losses, each a mean over its predictions.
+    `loss` is the sum of the objectives' losses, each a mean over its predictions. Of sums that are
+    of no objective, such as how far a student is from its teacher, there are the means.
     """
     scalars = {"loss": 0.0}
     for name, own_sums in sums.items():
         if name == "tokens":
             continue
         count = max(float(own_sums["count"]), 1.0)
+        if name not in OBJECTIVES:
+            means = {k: float(v) / count for k, v in own_sums.items() if k != "count"}
+            scalars |= {f"{name}/{what}": value for what, value in means.items()}
+            continue
         own = {"loss": float(own_sums["loss"]) / count}
         if "correct" in own_sums:
             own["accuracy"] = float(own_sums["correct"]) / count

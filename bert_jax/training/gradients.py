@@ -22,72 +22,85 @@ from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 from bert_jax.parallel.collectives import all_gather, is_pure_data_parallel, reduce_scatter
 from bert_jax.parallel.global_batch import Batch, micro_batches
-from bert_jax.training.state_sharding import ParamSpecs
+from bert_jax.training.state_sharding import NO_PARAMS, ParamSpecs
 
-# (params in the compute dtype, batch, key, denominators) -> (loss, sums)
-LossFn = Callable[[Any, Batch, jax.Array, Any], tuple[jax.Array, Any]]
-# (params, batch, key, denominators, number of micro-batches) -> ((loss, sums), float32 gradients)
-GradientsFn = Callable[[Any, Batch, jax.Array, Any, int], tuple[tuple, Any]]
+# (params, frozen params, both in the compute dtype, batch, key, denominators) -> (loss, sums)
+LossFn = Callable[[Any, Any, Batch, jax.Array, Any], tuple[jax.Array, Any]]
+# (params, frozen params, batch, key, denominators, number of micro-batches) -> ((loss, sums),
+# float32 gradients)
+GradientsFn = Callable[[Any, Any, Batch, jax.Array, Any, int], tuple[tuple, Any]]
 
 
 def make_gradients(
-    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, frozen: ParamSpecs | None, dtype: str
 ) -> GradientsFn:
     """Returns the gradient function for a mesh.
 
     Args:
         rows: how the rows of a batch are sharded over the mesh.
+        frozen: specs of a second tree of parameters, which has no gradients; None if there is none.
         dtype: the compute dtype.
     """
     pure = is_pure_data_parallel(rows.mesh)
     make = data_parallel_gradients if pure else partitioned_gradients
-    return make(loss_fn, rows, specs, dtype)
+    return make(loss_fn, rows, specs, frozen or NO_PARAMS, dtype)
 
 
 def data_parallel_gradients(
-    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, frozen: ParamSpecs, dtype: str
 ) -> GradientsFn:
     """All-gathers parameters, differentiates on each device, reduce-scatters the gradients."""
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     storage, per_layer = specs.storage, specs.per_layer
 
-    def on_device(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
-        computed = jax.tree.map(all_gather, cast_matrices(params, dtype), storage, per_layer)
-        losses, gradients = _accumulate(grad_fn, computed, batch, key, counts)
+    def gathered(params: Any, specs: ParamSpecs) -> Any:
+        cast = cast_matrices(params, dtype)
+        return jax.tree.map(all_gather, cast, specs.storage, specs.per_layer)
+
+    def on_device(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        computed, second = gathered(params, specs), gathered(second, frozen)
+        losses, gradients = _accumulate(grad_fn, computed, second, batch, key, counts)
         gradients = jax.tree.map(lambda g, p: g.astype(p.dtype), gradients, computed)
         gradients = jax.tree.map(reduce_scatter, gradients, storage, per_layer)
         return jax.tree.map(lambda x: reduce_scatter(x, P()), losses), gradients
 
-    def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+    def gradients_of(
+        params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any, parts: int
+    ) -> tuple:
         batch, key = _split(batch, key, parts, rows)
         split = P(None, *rows.spec) if parts > 1 else rows.spec
-        ins, outs = (storage, split, P(), P()), (P(), storage)
+        ins, outs = (storage, frozen.storage, split, P(), P()), (P(), storage)
         run = jax.shard_map(
             on_device, mesh=rows.mesh, in_specs=ins, out_specs=outs, check_vma=False
         )
-        return _in_float32(*run(params, batch, key, counts))
+        return _in_float32(*run(params, second, batch, key, counts))
 
     return gradients_of
 
 
 def partitioned_gradients(
-    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, frozen: ParamSpecs, dtype: str
 ) -> GradientsFn:
     """Constrains parameters to the compute sharding and gradients to the storage sharding."""
-    compute, storage = (partition.on_mesh(rows.mesh, s) for s in (specs.compute, specs.storage))
+    compute, storage, of_second = (
+        partition.on_mesh(rows.mesh, s) for s in (specs.compute, specs.storage, frozen.compute)
+    )
     constrain = jax.lax.with_sharding_constraint
 
-    def grad_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
-        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, key, counts)
+    def grad_fn(params: Any, *others: Any) -> tuple:
+        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, *others)
         # First to the sharding of the parameters, so that the storage sharding does not propagate
         # back into the matrix products.
         return losses, constrain(constrain(gradients, compute), storage)
 
-    def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+    def gradients_of(
+        params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any, parts: int
+    ) -> tuple:
         batch, key = _split(batch, key, parts, rows)
         computed = constrain(cast_matrices(params, dtype), compute)
+        second = constrain(cast_matrices(second, dtype), of_second)
         place = functools.partial(constrain, shardings=storage)
-        return _in_float32(*_accumulate(grad_fn, computed, batch, key, counts, place))
+        return _in_float32(*_accumulate(grad_fn, computed, second, batch, key, counts, place))
 
     return gradients_of
 
@@ -95,6 +108,7 @@ def partitioned_gradients(
 def _accumulate(
     grad_fn: Callable[..., tuple],
     params: Any,
+    second: Any,
     batch: Batch,
     key: jax.Array,
     counts: Any,
@@ -102,10 +116,10 @@ def _accumulate(
 ) -> tuple:
     """Returns losses and gradients of a batch, or their sums over micro-batches (one per key)."""
     if not key.ndim:
-        return grad_fn(params, batch, key, counts)
+        return grad_fn(params, second, batch, key, counts)
 
     def add(total: Any, batch_and_key: tuple) -> tuple:
-        losses, gradients = grad_fn(params, *batch_and_key, counts)
+        losses, gradients = grad_fn(params, second, *batch_and_key, counts)
         return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients), losses
 
     zeros = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))

@@ -20,6 +20,7 @@ from bert_jax.training.initial import start_from
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
 from bert_jax.training.store_data import StoreData
+from bert_jax.training.teacher import start_as
 from bert_jax.workdir import description, identity
 
 
@@ -81,6 +82,11 @@ def restore_or_init(
 def _new_state(run: RunContext) -> State:
     """Returns the state of a run's step 0."""
     state, counted = run.program.init(), word_start.is_counted(run.config.model)
+    if run.teacher and run.config.distillation.layers:
+        if run.job.peers.is_first:
+            layers = run.config.distillation.teacher_layers
+            logger.info(f"starts as layers {layers}, embeddings and head of {run.config.teacher}")
+        return start_as(state, run.teacher, run.config)
     if run.initial is None:
         if counted and isinstance(run.data, StoreData):
             with run.job.clock.activity("data"):

@@ -83,7 +83,9 @@ class PhaseTrainer:
         """
         self.preemption.begin()
         with self.clock.activity("step"):
-            state, numbers = self.profiler.run(step, self.compiled.train, state, batch)
+            state, numbers = self.profiler.run(
+                step, self.compiled.train, state, batch, *self.run.frozen
+            )
             began = time.perf_counter()
             self.metrics.add(numbers, step)
             self.timer.add(data=self.waited, device=time.perf_counter() - began)

@@ -3,14 +3,16 @@
 1. the architecture: that of the model that `config.init` names, where the config gives none;
 2. the size of the vocabulary: of the store, of a task that of the model or of its tokenizer;
 3. the steps that a time budget has decided, as the workdir records them;
-4. what the data decide: the head of a task, and its steps by its epochs;
-5. the steps of a new time budget, which the first steps of the run decide: `TimeBudget.decide`.
+4. what the teacher decides: the width of the states that a student's are compared with;
+5. what the data decide: the head of a task, and its steps by its epochs;
+6. the steps of a new time budget, which the first steps of the run decide: `TimeBudget.decide`.
 
 `read_config` and `load` do 1 and 2 where a config is read, since a `Config` checks its model as a
 whole; `resolve` does the rest, in the job of the run.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -96,6 +98,8 @@ def resolve(
 
     budget = TimeBudget.read(config, workdir, job, seconds)
     config, is_task = budget.config, bool(config.task.name)
+    if config.teacher and (teacher := find_architecture(config.teacher)):
+        config = with_teacher_width(config, teacher)
     if not is_task:  # before another store than the run's is verified, which may take hours
         claim.check_before_start(workdir, config)
     data = open_data(config)
@@ -103,6 +107,14 @@ def resolve(
     if is_task:  # its files have decided its steps
         claim.check_before_start(workdir, config)
     return config, data, budget
+
+
+def with_teacher_width(config: Config, teacher: ModelConfig) -> Config:
+    """Returns the configuration with a dense layer to the width of a teacher's states, if they are
+    compared and have another width."""
+    differ = config.distillation.cosine_weight and teacher.hidden_size != config.model.hidden_size
+    width = teacher.hidden_size if differ else 0
+    return config.with_model(dataclasses.replace(config.model, teacher_width=width))
 
 
 def find_architecture(source: str, workdir: epath.PathLike | None = None) -> ModelConfig | None:

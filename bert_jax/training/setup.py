@@ -28,6 +28,7 @@ from bert_jax.training import step as step_module
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions
+from bert_jax.training.teacher import Teacher, find_teacher
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
 
@@ -73,12 +74,26 @@ class RunContext:
     description: dict[str, Any]
     job: Job
     initial: InitialModel | None  # that a new run starts from
+    teacher: Teacher | None = None
+
+    @property
+    def teacher_model(self) -> ModelConfig | None:
+        return self.teacher.model if self.teacher else None
+
+    @functools.cached_property
+    def frozen(self) -> tuple[Any, ...]:
+        """What a training step takes besides state and batch: the teacher's parameters."""
+        if self.teacher is None:
+            return ()
+        shardings = jax.tree.map(lambda x: x.sharding, self.program.teacher)
+        return (self.teacher.placed(shardings),)
 
     def step_metrics(self, phase: PhaseConfig) -> StepMetrics:
         """Returns an empty metrics accumulator for the steps of a phase."""
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
         total_peak = peak * self.mesh.size if peak else None
-        return StepMetrics(self.data.sources, step_flops(self.config, phase), total_peak)
+        flops = step_flops(self.config, phase, self.teacher_model)
+        return StepMetrics(self.data.sources, flops, total_peak)
 
     def batch(self, phase: RunPhase, step: int) -> dict[str, jax.Array]:
         """Returns the global batch of step `step` of the run."""
@@ -107,6 +122,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     given = config.init
     config = dataclasses.replace(config, init=from_any_folder(given))
     initial = find_initial(config, workdir, data, given)
+    teacher = find_teacher(config, data)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
     # All phases are planned now, so that an error in a late phase does not appear after a week.
@@ -134,6 +150,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         init_step=initial.step if initial else 0,
         init_origin=initial.origin if initial else "",
         files=data.files,
+        teacher=teacher,
     )
     peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:
@@ -146,9 +163,13 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         data.warn(config)
     if note := dispatch.memory_note(config, mesh):
         logger.warning(note)
-    program = step_module.make_step_functions(config, mesh, phases[0].data.held_out.corpus)
-    _check_memory(program.abstract, mesh)
-    return RunContext(config, workdir, data, program, mesh, phases, description, job, initial)
+    program = step_module.make_step_functions(
+        config, mesh, phases[0].data.held_out.corpus, teacher.model if teacher else None
+    )
+    _check_memory((program.abstract, program.teacher), mesh)
+    return RunContext(
+        config, workdir, data, program, mesh, phases, description, job, initial, teacher
+    )
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
@@ -168,7 +189,9 @@ def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
         run,
         config=config,
         phases=phases,
-        program=step_module.make_step_functions(config, run.mesh, phases[0].data.held_out.corpus),
+        program=step_module.make_step_functions(
+            config, run.mesh, phases[0].data.held_out.corpus, run.teacher_model
+        ),
         description=run.description | {"config": recorded(config)},
     )
 
@@ -219,7 +242,9 @@ def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase
     """Compiles the functions of a phase; `first`: steps of the run done so far."""
     program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
     if (config := run.config.with_model_of(phase.config)).model != run.config.model:
-        program = step_module.make_step_functions(config, run.mesh, phase.data.held_out.corpus)
+        program = step_module.make_step_functions(
+            config, run.mesh, phase.data.held_out.corpus, run.teacher_model
+        )
     with compiling():
         train = program.compile_train(phase.data.train.batch(0, rows=[]), phase.data.shape)
     with compiling():

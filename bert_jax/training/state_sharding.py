@@ -1,7 +1,7 @@
 """Sharding of the training state over the mesh, during a step and between steps."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -23,6 +23,9 @@ class ParamSpecs:
     compute: Any  # PartitionSpecs in the forward and backward pass
     storage: Any  # PartitionSpecs between steps, also of gradients and moments (ZeRO-1)
     per_layer: Any  # bools: gathered and reduced one layer at a time
+
+
+NO_PARAMS: Final = ParamSpecs({}, {}, {})
 
 
 def param_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, params: Any) -> ParamSpecs:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +13,30 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.config.distillation_settings import DistillationConfig
 from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.distillation import DISTILLATION, distillation_sums, taught
 from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params, part_of
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase
 from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
+from bert_jax.parallel.collectives import is_pure_data_parallel
 from bert_jax.parallel.global_batch import Batch
+from bert_jax.parallel.mesh import axis_size
 from bert_jax.training import averaging, skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.state_sharding import State, param_specs, state_specs
+from bert_jax.training.state_sharding import ParamSpecs, State, param_specs, state_specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,20 +44,23 @@ class StepFunctions:
     """The jitted functions of one configuration and mesh."""
 
     init: Callable[[], State]
-    # (state, batch, micro_batches=1) -> (state, metrics); the state is donated. Metrics, all
-    # replicated: loss, grad_norm, learning_rate, sums, and skipped (0 or 1) and in_row, int32.
+    # (state, batch, teacher=None, micro_batches=1) -> (state, metrics); the state is donated.
+    # Metrics, all replicated: loss, grad_norm, learning_rate, sums, and skipped (0 or 1) and
+    # in_row, int32.
     train: jax.stages.Wrapped
     start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; state donated
     # (params, batch) -> sums, replicated; for pretraining with the sums of each row, as below
     evaluate: jax.stages.Wrapped
     evaluate_rows: jax.stages.Wrapped  # (params, batch) -> sums of each row, sharded as the rows
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
+    teacher: Any  # its parameters, in the same form; None without one
     rows: NamedSharding  # how the rows of a batch are sharded over the mesh
 
     def lower_train(self, rows: Mapping[str, np.ndarray], phase: PhaseConfig) -> jax.stages.Lowered:
         """Lowers `train` for a phase; `rows` give the shapes (any number of rows)."""
         batch = self.abstract_batch(rows, phase.batch_size)
-        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches)
+        frozen = () if self.teacher is None else (self.teacher,)
+        return self.train.lower(self.abstract, batch, *frozen, micro_batches=phase.micro_batches)
 
     def compile_train(
         self, rows: Mapping[str, np.ndarray], phase: PhaseConfig
@@ -84,8 +92,13 @@ class StepFunctions:
         }
 
 
-def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
+def make_step_functions(
+    config: Config, mesh: Mesh, corpus: Corpus, teacher: ModelConfig | None = None
+) -> StepFunctions:
     """Returns the jitted functions; nothing is compiled or allocated yet.
+
+    Args:
+        teacher: the architecture of the model that a training step learns from, for evaluation.
 
     Raises:
         UserError: a mesh axis does not divide a dimension that it shards, or the requested
@@ -98,6 +111,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     partition.check_fits(mesh, axes, shapes)
     specs = param_specs(config, mesh, axes, shapes)
     optimizer = optimizer_of(config, axes, partition.on_mesh(mesh, specs.storage))
+    frozen = _second_network(config, mesh, teacher) if teacher else None
 
     def init() -> State:
         key = jax.random.key(config.seed)
@@ -110,9 +124,20 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             "nonfinite": skip_nonfinite.start(),
         }
 
-    def loss_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
-        outputs = nnx.merge(graph, params)(batch, key)
-        return objectives.all_sums(outputs, batch, corpus, counts)
+    def loss_fn(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        model = nnx.merge(graph, params)
+        if frozen is None:
+            return objectives.all_sums(model(batch, key), batch, corpus, counts)
+        return distillation_sums(
+            model,
+            nnx.merge(frozen.graph, second),
+            batch,
+            key,
+            corpus,
+            counts,
+            config.distillation,
+            1 if is_pure_data_parallel(mesh) else axis_size(mesh, partition.AXES["batch"]),
+        )
 
     def start_phase(state: State) -> State:
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
@@ -121,7 +146,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
-    gradients_of = make_gradients(loss_fn, rows, specs, compute.dtype)
+    of_frozen = frozen.specs if frozen else None
+    gradients_of = make_gradients(loss_fn, rows, specs, of_frozen, compute.dtype)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
@@ -138,10 +164,32 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             evaluation(by_row=False), out_shardings=_sums_shardings(config, learned, rows)
         ),
         evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=rows),
-        abstract=jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
-        ),
+        abstract=_sharded(abstract, shardings),
+        teacher=frozen.abstract if frozen else None,
         rows=rows,
+    )
+
+
+class _SecondNetwork(NamedTuple):
+    graph: nnx.GraphDef
+    specs: ParamSpecs
+    abstract: Any  # its parameters as ShapeDtypeStructs with shardings
+
+
+def _second_network(config: Config, mesh: Mesh, model: ModelConfig) -> _SecondNetwork:
+    """Returns the graph and the parameters of a teacher; UserError as `make_step_functions`."""
+    own = dataclasses.replace(config, model=model, distillation=DistillationConfig())
+    graph, abstract = declare(model, dispatch.resolve(own, mesh), (MASKED_LM.name,))
+    axes, shapes = partition.param_axes(abstract), nnx.to_pure_dict(abstract)
+    partition.check_fits(mesh, axes, shapes)
+    specs = param_specs(own, mesh, axes, shapes)
+    shardings = partition.on_mesh(mesh, specs.storage)
+    return _SecondNetwork(graph, specs, _sharded(shapes, shardings))
+
+
+def _sharded(shapes: Any, shardings: Any) -> Any:
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
     )
 
 
@@ -191,13 +239,20 @@ def _make_train_step(
     optimizer: optax.GradientTransformationExtraArgs,
     gradients_of: GradientsFn,
 ) -> Callable[..., tuple[State, dict]]:
-    """Returns the function (state, batch, micro_batches) -> (state, metrics) to be jitted."""
+    """Returns the function (state, batch, teacher, micro_batches) -> (state, metrics) to be jitted;
+    teacher: its parameters, None without one."""
     schedule, limit = make_schedule(config), config.optimizer.max_nonfinite_steps
 
-    def train_step(state: State, batch: Batch, micro_batches: int = 1) -> tuple[State, dict]:
+    def train_step(
+        state: State, batch: Batch, teacher: Any = None, micro_batches: int = 1
+    ) -> tuple[State, dict]:
         params, key = state["params"], fold_key(config.seed, state["step"])
         counts = objectives.denominators(batch, learned)
-        (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
+        if teacher is not None:
+            counts[DISTILLATION] = jnp.maximum(taught(batch, config.distillation).sum(), 1)
+        (loss, sums), gradients = gradients_of(
+            params, teacher or {}, batch, key, counts, micro_batches
+        )
         rate, norm = schedule(state["step"]), optax.tree.norm(gradients)
         updates, opt = optimizer.update(gradients, state["opt"], params, step=state["step"])
         update, counts_after = skip_nonfinite.should_update(state["nonfinite"], limit, loss, norm)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from etils import epath
 
 from bert_jax.config.recorded import head_of, recorded
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.extensions.registry import used_rows
@@ -43,6 +43,16 @@ class Data(Protocol):
     def held_out(self) -> Split: ...
 
 
+class Teacher(Protocol):
+    """A model that a run learns from."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def model(self) -> ModelConfig: ...
+
+
 def describe(
     config: Config,
     data: Data,
@@ -54,6 +64,7 @@ def describe(
     init: str | None = None,
     init_step: int = 0,
     init_origin: str = "",
+    teacher: Teacher | None = None,
     files: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
@@ -66,6 +77,7 @@ def describe(
         init: digest of the model that the run starts from.
         init_step: updates done before the run, see `config.init_optimizer`.
         init_origin: name and commit of this model on the Hugging Face hub.
+        teacher: the model that the run learns from.
         files: of a task, see `run_data.RunData`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
@@ -82,6 +94,7 @@ def describe(
             **head_of(config.model),
             **({"init": init} if init else {}),
             **({"init_step": init_step} if init_step else {}),
+            **({"teacher": teacher.digest} if teacher else {}),
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
@@ -89,7 +102,10 @@ def describe(
         **({"modules": modules} if modules else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
-        "step_flops": [step_flops(config, phase) for phase in shapes or config.phases],
+        "step_flops": [
+            step_flops(config, phase, teacher.model if teacher else None)
+            for phase in shapes or config.phases
+        ],
     }
 
 
@@ -150,7 +166,11 @@ _BUDGET: Final = {
 }
 _FORM: Final = {
     "config": {"phases": [{"steps": int}]},
-    "data": {"init_step?": json_record.count, "init?": json_record.text},
+    "data": {
+        "init_step?": json_record.count,
+        "init?": json_record.text,
+        "teacher?": json_record.text,
+    },
     "adopted?": [{"state": str}],
     "time_budget?": _is_budget,
     "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},

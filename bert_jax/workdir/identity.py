@@ -167,6 +167,9 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
         refused = refused | {store: stores}  # may change; shown here as the cause
     if "data.init" in refused:  # the digest of the model that config.init names
         refused = refused | {"config.init": (before.get("config.init"), after.get("config.init"))}
+    if "data.teacher" in refused:
+        keys = ("data.teacher", "config.teacher")  # the digest, and where it is
+        refused = refused | {key: (before.get(key), after.get(key)) for key in keys}
     if frozen:
         raise UserError(
             f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "

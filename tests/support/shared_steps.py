@@ -18,6 +18,7 @@ from bert_jax.config.schema import (
     DeadlineConfig,
     EvaluationConfig,
     MeshConfig,
+    ModelConfig,
     TaskConfig,
 )
 from bert_jax.objectives.corpus import Corpus
@@ -31,6 +32,7 @@ UNREAD: dict[str, Any] = {
     "mesh": MeshConfig(),
     "task": TaskConfig(),
     "init": "",
+    "teacher": "",
     "init_vocabulary": "same",
     "init_positions": "same",
     "init_optimizer": "reset",
@@ -75,20 +77,28 @@ class Lowered:
         return self._compiled
 
 
-def shared_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
+def shared_step_functions(
+    config: Config, mesh: Mesh, corpus: Corpus, teacher: ModelConfig | None = None
+) -> StepFunctions:
     """`make_step_functions`, but the same object for the same model, mesh and corpus."""
     # A task has no pairs, which need token types.
     pairing = "single" if config.task.name else config.data.pairing
     data = dataclasses.replace(config.data, store="", pairing=pairing)
     evaluation = EvaluationConfig(attention=config.evaluation.attention)
     read = dataclasses.replace(config, data=data, evaluation=evaluation, **UNREAD)
-    return _shared(read, mesh, corpus.sources, corpus.log_unigram.tobytes())
+    return _shared(read, mesh, corpus.sources, corpus.log_unigram.tobytes(), teacher)
 
 
 @functools.lru_cache(maxsize=32)
-def _shared(config: Config, mesh: Mesh, sources: tuple[str, ...], unigram: bytes) -> StepFunctions:
+def _shared(
+    config: Config,
+    mesh: Mesh,
+    sources: tuple[str, ...],
+    unigram: bytes,
+    teacher: ModelConfig | None,
+) -> StepFunctions:
     corpus = Corpus(sources, np.frombuffer(unigram, np.float32))
-    program = make_step_functions(config, mesh, corpus)
+    program = make_step_functions(config, mesh, corpus, teacher)
     names = ("train", "evaluate", "evaluate_rows", "start_phase")
     jitted = {name: Once(getattr(program, name)) for name in names}
     return dataclasses.replace(program, **jitted)

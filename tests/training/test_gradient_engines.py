@@ -19,9 +19,9 @@ PARAMS = {
 }
 
 
-def loss_fn(params: dict, batch: dict, key: jax.Array, counts: jax.Array) -> tuple:
+def loss_fn(params: dict, frozen: dict, batch: dict, key: jax.Array, counts: jax.Array) -> tuple:
     """The sum of squares over the rows of this batch, divided by all rows."""
-    y = jnp.tanh(batch["x"] @ params["kernel"] + params["bias"][None])
+    y = jnp.tanh(batch["x"] @ (params["kernel"] + frozen["kernel"]) + params["bias"][None])
     loss = (y**2).sum() / counts
     return loss, {"loss": loss}
 
@@ -35,14 +35,16 @@ def test_gradients_are_those_of_the_global_batch(engine, split: P, parts: int) -
     replicated = {"kernel": P(), "bias": P()}
     storage = {"kernel": split, "bias": P()}
     specs = ParamSpecs(replicated, storage, {"kernel": False, "bias": False})
-    gradients_of = engine(loss_fn, rows, specs, "float32")
+    second = {"kernel": PARAMS["kernel"][::-1].copy()}
+    frozen = ParamSpecs({"kernel": P()}, {"kernel": split}, {"kernel": False})
+    gradients_of = engine(loss_fn, rows, specs, frozen, "float32")
     counts, key = jnp.float32(ROWS), jnp.uint32(0)
-    run = jax.jit(gradients_of, static_argnums=4)
+    run = jax.jit(gradients_of, static_argnums=5)
     with jax.set_mesh(rows.mesh):
-        (loss, _), gradients = run(PARAMS, {"x": X}, key, counts, parts)
+        (loss, _), gradients = run(PARAMS, second, {"x": X}, key, counts, parts)
 
-    wanted = jax.grad(lambda p: loss_fn(p, {"x": X}, key, counts)[0])(PARAMS)
-    np.testing.assert_allclose(loss, loss_fn(PARAMS, {"x": X}, key, counts)[0], rtol=1e-5)
+    wanted = jax.grad(lambda p: loss_fn(p, second, {"x": X}, key, counts)[0])(PARAMS)
+    np.testing.assert_allclose(loss, loss_fn(PARAMS, second, {"x": X}, key, counts)[0], rtol=1e-5)
     for name, gradient in gradients.items():
         shards = [np.asarray(s.data) for s in gradient.addressable_shards]
         index = [s.index for s in gradient.addressable_shards]

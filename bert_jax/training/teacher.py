@@ -1,0 +1,196 @@
+"""The model that a run learns from, `config.teacher`: a second tree of parameters, never changed.
+
+It is sharded as the run's own parameters and stays out of checkpoints; a run records its digest,
+and resumes only with the same one.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from bert_jax.checkpoint.fingerprint import path_of
+from bert_jax.config.schema import ComputeConfig, Config, ModelConfig
+from bert_jax.convert import weights
+from bert_jax.convert.sources import read_model
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.pretraining_model import declare, part_of
+from bert_jax.training.initial import array_digest, check_source
+from bert_jax.training.run_data import RunData
+from bert_jax.training.state_sharding import State
+from bert_jax.workdir.layout import Workdir, split_step
+
+OBJECTIVES = (MASKED_LM.name,)  # of which a teacher has the head
+_LAYERS = "params/encoder/layers/"
+_POSITIONS = "params/encoder/embeddings/position"
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A model to learn from.
+
+    Attributes:
+        model: its architecture, for evaluation, with the run's padding of the vocabulary.
+        params: encoder and masked-token head, NumPy arrays.
+        digest: of its arrays, which the run records.
+    """
+
+    model: ModelConfig
+    params: Mapping[str, Any]
+    digest: str
+
+    def placed(self, shardings: Any) -> Any:
+        """Returns the parameters on their devices."""
+
+        def leaf(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+            return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+        return jax.tree.map(leaf, self.params, shardings)
+
+
+def for_evaluation(model: ModelConfig, student: ModelConfig) -> ModelConfig:
+    """Returns a teacher's architecture without dropout, with the student's padding rows."""
+    return dataclasses.replace(
+        model,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_vocab_to_multiple_of=student.pad_vocab_to_multiple_of,
+    )
+
+
+def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | None:
+    """Returns the model that `config.teacher` names, checked against the run; None if it names
+    none.
+
+    Args:
+        given: `config.teacher` as the user wrote it, for messages.
+
+    Raises:
+        UserError: no such model; it has another vocabulary, no masked-token head, fewer positions
+            than the rows or not the layers to copy; or no teacher where one is needed.
+    """
+    source = config.teacher
+    if not source:
+        if config.distillation.layers:
+            raise UserError(
+                "config.distillation.teacher_layers needs a model; set config.teacher to a run at "
+                "a step (run@4000), an import or an export"
+            )
+        return None
+    where = f"config.teacher={given or source}"
+    check_source(given or source, "teacher")
+    path, step = split_step(source)
+    if step is None and Workdir.open(path).is_run():
+        raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
+    read = read_model(source)
+    _check(where, config, data, read.config, read.params, read.tokenizer)
+    model = for_evaluation(read.config, config.model)
+    shapes = nnx.to_pure_dict(declare(model, ComputeConfig.plain(), OBJECTIVES)[1])
+    own = part_of(read.params, shapes)
+    params = jax.tree.map(lambda x, like: _padded(x, like.shape), own, shapes)
+    return Teacher(model, params, array_digest(own))
+
+
+def _check(
+    where: str,
+    config: Config,
+    data: RunData,
+    model: ModelConfig,
+    params: Mapping[str, Any],
+    tokenizer: Tokenizer,
+) -> None:
+    """Raises UserError for a teacher that the run cannot learn from."""
+    if config.task.name:
+        raise UserError(f"{where}: of pretraining; a task has its own teacher, config.task.teacher")
+    if MASKED_LM.head not in params:
+        has = ", ".join(map(weights.title, sorted(weights.groups_in(params))))
+        raise UserError(
+            f"{where}: it has no masked-language-model head, only {has}; give a model that has one"
+        )
+    _check_vocabulary(where, data, tokenizer)
+    longest = max(phase.seq_length for phase in config.phases)
+    if model.max_position_embeddings < longest:
+        raise UserError(
+            f"{where}: it has {model.max_position_embeddings} positions, but a phase has "
+            f"seq_length={longest}; lower it, or give another teacher"
+        )
+    lacking = [n for n in config.distillation.layers if n >= model.layers_of_parameters]
+    if lacking:
+        raise UserError(
+            f"{where}: it has layers 0 to {model.layers_of_parameters - 1}, but "
+            f'config.distillation.teacher_layers="{config.distillation.teacher_layers}" copies '
+            f"{lacking[0]}"
+        )
+
+
+def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
+    ours = data.tokenizer
+    entries = min(ours.vocab_size, theirs.vocab_size)
+    first = next((i for i in range(entries) if ours.token(i) != theirs.token(i)), None)
+    remedy = f"build the store with the tokenizer of the teacher, or give a teacher of {data.path}"
+    if first is not None:
+        raise UserError(
+            f"{where}: another vocabulary than the store's: entry {first} is "
+            f"{theirs.token(first)!r}, not {ours.token(first)!r}; {remedy}"
+        )
+    if ours.vocab_size != theirs.vocab_size:
+        raise UserError(
+            f"{where}: its vocabulary has {theirs.vocab_size:,} entries, the store's "
+            f"{ours.vocab_size:,}; {remedy}"
+        )
+    for name, own in ours.special._asdict().items():
+        if (other := getattr(theirs.special, name)) != own:
+            raise UserError(
+                f"{where}: its [{name.upper()}] is {theirs.token(other)!r}, the store's "
+                f"{ours.token(own)!r}; {remedy}"
+            )
+
+
+def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an array whose first dimension has other padding rows, which are zero."""
+    if x.shape == shape:
+        return x
+    out = np.zeros(shape, x.dtype)
+    rows = min(len(x), len(out))
+    out[:rows] = x[:rows]
+    return out
+
+
+def start_as(state: State, teacher: Teacher, config: Config) -> State:
+    """Returns the state of a new student with layers, embeddings and head of its teacher.
+
+    Of more positions than the student has, the first are taken.
+
+    Raises:
+        UserError: an array has another shape.
+    """
+    layers = list(config.distillation.layers)
+    given = {
+        f"params/{path_of(path)}": leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(teacher.params)
+    }
+
+    def copied(path: tuple, leaf: jax.Array) -> jax.Array:
+        name = path_of(path)
+        if (array := given.get(name)) is None:
+            return leaf
+        if name.startswith(_LAYERS):
+            array = array[layers]
+        elif name == _POSITIONS:
+            array = array[: len(leaf)]
+        if array.shape != leaf.shape:
+            raise UserError(
+                f"config.distillation.teacher_layers: {name} has shape {list(array.shape)} in "
+                f"the teacher and {list(leaf.shape)} here; give the student the teacher's widths, "
+                'or set teacher_layers to ""'
+            )
+        fitting = array.astype(leaf.dtype)
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
+
+    params = jax.tree_util.tree_map_with_path(copied, {"params": state["params"]})
+    return {**state, **params}

@@ -1,0 +1,401 @@
+"""`config.teacher`: a run learns from the predictions and the last states of another model."""
+
+import dataclasses
+import functools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import golden_case as cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from corpus import small_config, small_store
+from exported import random_params
+from flax import nnx
+from golden_case import CASES
+from late_import import LateImport
+from layout_models import layout_config
+from small import COMPUTE
+from small_step import ALL_AT_ONCE, CORPUS, PACKED, mesh_of, place, rows_of, small
+
+from bert_jax.aot.lower import teacher_of
+from bert_jax.config.config_files import load
+from bert_jax.config.distillation_settings import DistillationConfig
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.convert import weights
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import StoppedError, UserError
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.distillation import distillation_sums, taught
+from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.total import denominators
+from bert_jax.ops import distillation_loss as op
+from bert_jax.publish.export import run_export
+from bert_jax.training import loop
+from bert_jax.training.options import RunOptions
+from bert_jax.training.step import make_step_functions
+from bert_jax.training.teacher import for_evaluation
+
+torch = LateImport("torch")
+parity = LateImport("torch_parity", reason="needs transformers, too")
+MLM = ("mlm",)
+
+
+def outputs(rng: np.random.Generator, width: int) -> op.Output:
+    """Of 4 rows of 37 positions and 200 entries, ten of them padding."""
+    states, table = rng.normal(size=(4, 37, width)), rng.normal(size=(200, width))
+    bias = np.where(np.arange(200) < 190, rng.normal(size=200), -np.inf)
+    return op.Output(*(jnp.asarray(x, jnp.float32) for x in (states, table, bias)))
+
+
+def plain_loss(
+    student: op.Output, teacher: op.Output, targets: op.Targets, scale: op.Scale, T: float
+) -> jax.Array:
+    """The loss from all logits at once."""
+
+    def logits(one: op.Output) -> jax.Array:
+        return (jnp.einsum("bpe,ve->bpv", one.states, one.table) + one.bias[None, None])[..., :190]
+
+    own, wanted = logits(student), logits(teacher)
+    log_p = jax.nn.log_softmax(own)
+    hard = -jnp.take_along_axis(log_p, targets.labels[..., None], -1)[..., 0]
+    soft, soft_wanted = jax.nn.log_softmax(own / T), jax.nn.log_softmax(wanted / T)
+    kl = jnp.sum(jnp.exp(soft_wanted) * (soft_wanted - soft), -1)
+    loss = scale.labels * (hard * targets.labelled).sum()
+    return loss + scale.teacher * T**2 * (kl * targets.taught).sum()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_pieces_give_the_loss_and_the_gradients_of_all_logits(
+    groups: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "_PIECE", 32)
+    rng = np.random.default_rng(0)
+    student, teacher = outputs(rng, 16), outputs(rng, 24)
+    labels = jnp.asarray(rng.integers(0, 190, (4, 37)), jnp.int32)
+    chosen = [jnp.asarray(rng.random((4, 37)) < share, jnp.float32) for share in (0.2, 0.8)]
+    unigram = jax.nn.log_softmax(jnp.asarray(rng.normal(size=190), jnp.float32))
+    targets, scale = op.Targets(labels, *chosen, unigram), op.Scale(*map(jnp.float32, (0.3, 0.2)))
+
+    def pieces(student: op.Output) -> tuple:
+        return op.distillation_loss(student, teacher, targets, scale, temperature, groups)
+
+    with jax.default_matmul_precision("highest"):
+        (loss, figures), gradients = jax.value_and_grad(pieces, has_aux=True)(student)
+        wanted, their_gradients = jax.value_and_grad(plain_loss)(
+            student, teacher, targets, scale, temperature
+        )
+        itself = op.distillation_loss(teacher, teacher, targets, scale, temperature, groups)[1]
+    np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+    for ours, theirs in zip(gradients, their_gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert 0 < figures.agreement.sum() + figures.baseline_kl.sum()
+    np.testing.assert_allclose(itself.kl, 0, atol=1e-4)
+    np.testing.assert_allclose(itself.agreement.sum(), chosen[1].sum())
+
+
+SETTINGS = {
+    "as published": {},
+    "masked positions": {"positions": "masked", "temperature": 1.5},
+    "without cosine": {"cosine_weight": 0.0, "mlm_weight": 0.0},
+}
+STUDENTS: dict[str, dict[str, Any]] = {
+    "distilbert": {"num_hidden_layers": 2},
+    "bert": {"hidden_size": 16, "num_attention_heads": 2},  # the teacher is 32 wide
+}
+
+
+def our_loss(
+    student: ModelConfig, params: Any, teacher: ModelConfig, frozen: Any, batch: dict, settings: Any
+) -> tuple[jax.Array, Any, dict]:
+    """The loss, its gradients and its sums."""
+    graphs = [declare(model, COMPUTE, MLM)[0] for model in (student, teacher)]
+    corpus = Corpus(("text",), np.log(np.arange(1, 100) / 4950).astype(np.float32))
+    arrays = {name: jnp.asarray(x) for name, x in batch.items()}
+    counts = denominators(arrays, MLM) | {"distillation": taught(arrays, settings).sum()}
+
+    def loss(params: Any) -> tuple:
+        return distillation_sums(
+            nnx.merge(graphs[0], params), nnx.merge(graphs[1], frozen), arrays,
+            jnp.uint32(0), corpus, counts, settings, 1,
+        )  # fmt: skip
+
+    with jax.default_matmul_precision("highest"):
+        (value, sums), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    return value, gradients, sums
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("layout", STUDENTS)
+def test_a_step_is_that_of_pytorch(layout: str, changes: dict) -> None:
+    """Loss and gradients of a student in transformers, from all logits of both models."""
+    settings = DistillationConfig(**changes)
+    teacher = layout_config("bert")
+    student = layout_config(layout, **STUDENTS[layout])
+    projected = student.hidden_size != teacher.hidden_size and settings.cosine_weight
+    ours = dataclasses.replace(student, teacher_width=32 if projected else 0)
+    params, frozen = random_params(student, MLM), random_params(teacher, MLM)
+    rng = np.random.default_rng(0)
+    if projected:
+        shapes = declare(ours, COMPUTE, MLM)[1]
+        dense = nnx.to_pure_dict(shapes)["to_teacher"]
+        params["to_teacher"] = jax.tree.map(
+            lambda x: rng.normal(size=x.shape).astype(np.float32), dense
+        )
+    batch = cases.batch(CASES["tiny"], 0)
+    loss, gradients, sums = our_loss(ours, params, teacher, frozen, batch, settings)
+
+    theirs, their_teacher = parity.theirs_of(student, params), parity.theirs_of(teacher, frozen)
+    real = torch.from_numpy(batch["example_ids"] > 0)
+    rows, slots = np.nonzero(batch["masked_weights"])
+    places = rows, batch["masked_positions"][rows, slots]
+    masked = torch.zeros_like(real)
+    masked[places] = True
+    where = masked if settings.positions == "masked" else real
+    own = theirs(**parity.inputs_of(student, batch), output_hidden_states=True)
+    with torch.no_grad():
+        inputs = parity.inputs_of(teacher, batch)
+        wanted = their_teacher(**inputs, output_hidden_states=True)
+    T, F = settings.temperature, torch.nn.functional
+    labels = torch.from_numpy(batch["masked_labels"][rows, slots]).long()
+    total = settings.mlm_weight * F.cross_entropy(own.logits[places], labels)
+    soft = F.log_softmax(own.logits[where] / T, -1), F.softmax(wanted.logits[where] / T, -1)
+    total = total + settings.kl_weight * T**2 * F.kl_div(*soft, reduction="batchmean")
+    if settings.cosine_weight:
+        states = own.hidden_states[-1][where]
+        if projected:
+            kernel, bias = (torch.from_numpy(params["to_teacher"][k]) for k in ("kernel", "bias"))
+            states = states @ kernel + bias
+        cosine = F.cosine_similarity(states, wanted.hidden_states[-1][where], dim=-1)
+        total = total + settings.cosine_weight * (1 - cosine).mean()
+        np.testing.assert_allclose(sums["distillation"]["cosine"], cosine.sum().item(), rtol=1e-5)
+    total.backward()
+
+    np.testing.assert_allclose(loss, total.item(), rtol=1e-6)
+    named = weights.to_transformers(gradients, student)
+    for name, parameter in theirs.named_parameters():
+        if name in named:
+            wanted = parameter.grad.numpy()
+            scale = max(1.0, np.abs(wanted).max())
+            np.testing.assert_allclose(named[name], wanted, atol=1e-5 * scale, err_msg=name)
+    agreed = (own.logits[where].argmax(-1) == wanted_first(their_teacher, inputs, where)).sum()
+    assert sums["distillation"]["agreement"] == agreed.item()
+
+
+def wanted_first(teacher: Any, inputs: dict, where: Any) -> Any:
+    with torch.no_grad():
+        return teacher(**inputs).logits[where].argmax(-1)
+
+
+TEACHER = dataclasses.replace(small("mlm").model, num_hidden_layers=3, hidden_size=48)
+
+
+@functools.cache
+def teacher_params() -> dict:
+    return jax.tree.map(np.asarray, init_params(TEACHER, COMPUTE, MLM, jax.random.key(7)))
+
+
+def trained(changes: dict[str, Any], before: Any = None) -> tuple[list[float], Any, Any]:
+    """Losses of three steps, and the parameters before and after them."""
+    model = {"teacher_width": 48, **changes.get("model", {})}
+    config = small("mlm", **{**changes, "model": model})
+    arrays, mesh = rows_of(config), mesh_of(config)
+    with jax.set_mesh(mesh):
+        program = make_step_functions(config, mesh, CORPUS, TEACHER)
+        step = program.compile_train(arrays, config.phases[0])
+        before = before or jax.tree.map(np.asarray, program.init())
+        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), before, program.abstract)
+        frozen = jax.tree.map(
+            lambda x, a: jax.device_put(x, a.sharding), teacher_params(), program.teacher
+        )
+        placed, losses = place(program, arrays), []
+        for _ in range(3):
+            state, metrics = step(state, placed, frozen)
+            losses.append(float(metrics["loss"]))
+        assert not any(x.is_deleted() for x in jax.tree.leaves(frozen))
+    return losses, before, jax.tree.map(np.asarray, state["params"])
+
+
+def length(tree: Any) -> float:
+    return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "everything": ALL_AT_ONCE,
+    "data8": {"mesh": {"data": 8}},
+    "fsdp8": {"mesh": {"data": 1, "fsdp": 8}},
+    "tensor4": {"mesh": {"data": 2, "tensor": 4}},
+    "accumulated": {"phase": {"micro_batches": 4}},
+    "packed": {"phase": PACKED},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["everything", *(pytest.param(n, marks=pytest.mark.slow) for n in list(SPLITS)[1:])],
+)
+def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
+    losses, before, after = trained({})
+    others, _, split = trained(SPLITS[name], before)
+    np.testing.assert_allclose(others, losses, rtol=1e-6)
+    moved = length(jax.tree.map(np.subtract, after, before["params"]))
+    assert moved > 0.1
+    assert length(jax.tree.map(np.subtract, after, split)) <= 1e-6 * moved
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("distillation") / "store")
+
+
+def config_of(store: TokenStore, **changes: Any) -> Config:
+    short = {"phases[0].steps": 4, "checkpoint.every_steps": 2, "data.pairing": "single"}
+    renamed = {key.replace("__", "."): value for key, value in changes.items()}
+    return small_config(store).replace({**short, "log_every_steps": 2, **renamed})
+
+
+@pytest.fixture(scope="module")
+def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps, `run`, and its export, `folder`."""
+    place = tmp_path_factory.mktemp("teacher")
+    loop.pretrain(config_of(store), place / "run")
+    run_export(place / "run", place / "folder")
+    return place
+
+
+def exported(run: Path, step: int | None = None) -> dict[str, np.ndarray]:
+    import safetensors.numpy
+
+    out = run.parent / f"{run.name}_{step}_exported"
+    run_export(run, out, step)
+    return safetensors.numpy.load_file(out / "model.safetensors")
+
+
+COPIED = {
+    "distillation__teacher_layers": "1",
+    "model__num_hidden_layers": 1,
+    "model__layout": "distilbert",
+    "model__type_vocab_size": 0,
+    "checkpoint__keep_start": True,
+}
+
+
+def test_a_student_starts_as_its_teacher_and_comes_to_agree_with_it(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config = config_of(store, teacher=f"{source}/run@4", **COPIED)
+    loop.pretrain(config, tmp_path / "run")
+    said = f"starts as layers 1, embeddings and head of {source}/run@4\n"
+    assert said in capsys.readouterr().out
+    start, theirs = exported(tmp_path / "run", 0), exported(source / "run", 4)
+    pairs = {
+        "distilbert.embeddings.word_embeddings.weight": "bert.embeddings.word_embeddings.weight",
+        "distilbert.transformer.layer.0.ffn.lin1.weight": (
+            "bert.encoder.layer.1.intermediate.dense.weight"
+        ),
+        "vocab_transform.weight": "cls.predictions.transform.dense.weight",
+    }
+    for ours, other in pairs.items():
+        np.testing.assert_array_equal(start[ours], theirs[other])
+    (first, last) = records(tmp_path / "run")
+    assert {"kl", "baseline_kl", "agreement", "baseline_agreement", "cosine"} <= {
+        key.removeprefix("distillation/") for key in last if key.startswith("distillation/")
+    }
+    assert last["distillation/kl"] < last["distillation/baseline_kl"]
+    assert first["mlm/loss"] > 0
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    from runs import read_records
+
+    return read_records(run, "train")
+
+
+def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    """The teacher may have moved, but not changed; another width needs a dense layer."""
+    changes = {"model__hidden_size": 16, "model__intermediate_size": 32}
+    config = config_of(store, teacher=str(source / "folder"), **changes)
+    loop.pretrain(config, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
+    other = config.replace("teacher", f"{source}/run@2")
+    with pytest.raises(UserError, match="cannot resume with another data.teacher, config.teacher"):
+        loop.pretrain(other, tmp_path / "run")
+    shutil.copytree(source / "folder", tmp_path / "moved")
+    loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
+    for name, tensor in exported(tmp_path / "whole").items():
+        np.testing.assert_array_equal(exported(tmp_path / "run")[name], tensor, err_msg=name)
+        assert "to_teacher" not in name
+        break
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"teacher": "{}/none"}, "config.teacher={}/none: no such folder"),
+        ({"teacher": "hf:a/b"}, "config.teacher=hf:a/b: import it first"),
+        ({"teacher": "{}/run"}, "a run, whose newest step may change; give one: .*/run@STEP"),
+        ({"teacher": "{}/run@3"}, "3"),
+        (
+            {"teacher": "{}/folder", "distillation__teacher_layers": "0,2"},
+            'it has layers 0 to 1, but config.distillation.teacher_layers="0,2" copies 2',
+        ),
+        (
+            {"teacher": "{}/folder", "distillation__teacher_layers": "0,1",
+             "model__intermediate_size": 128},
+            "has shape .* in the teacher and .* here",
+        ),
+        ({"distillation__teacher_layers": "0,1"}, "needs a model; set config.teacher"),
+        (
+            {"teacher": "{}/folder", "model__max_position_embeddings": 64,
+             "phases[0].seq_length": 64},
+            "it has 32 positions, but a phase has seq_length=64",
+        ),
+    ],
+)  # fmt: skip
+def test_a_teacher_that_does_not_fit_is_one_line(
+    changes: dict, says: str, store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    filled = {k: v.format(source) if isinstance(v, str) else v for k, v in changes.items()}
+    with pytest.raises(UserError, match=says.format(source)) as error:
+        loop.pretrain(config_of(store, **filled), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_teacher_of_another_vocabulary_is_one_line(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    other = small_store(tmp_path / "other", words="v")
+    with pytest.raises(UserError, match="entry 5 is 'w0', not 'v0'; build the store"):
+        loop.pretrain(config_of(other, teacher=str(source / "folder")), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"teacher_layers": "0,x"}, "'x' is no number of a layer"),
+        ({"teacher_layers": "0"}, "has 1 layers, but config.model.num_hidden_layers=2"),
+        ({"kl_weight": 0, "cosine_weight": 0}, "nothing is learned from the teacher"),
+        ({"temperature": 0}, "temperature=0"),
+        ({"positions": "some"}, "positions='some'"),
+    ],
+)
+def test_wrong_settings_are_one_line(changes: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        load("tiny").replace({f"distillation.{key}": value for key, value in changes.items()})
+
+
+def test_a_described_step_has_the_teacher_that_the_config_names(source: Path) -> None:
+    config = load("tiny").replace("teacher", str(source / "folder"))
+    found = teacher_of(config)
+    assert found
+    assert (found.hidden_size, found.num_hidden_layers) == (32, 2)
+    assert for_evaluation(found, config.model).hidden_dropout_prob == 0
+    assert teacher_of(load("tiny")) is None
