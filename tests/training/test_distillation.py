@@ -92,7 +92,7 @@ def test_pieces_give_the_loss_and_the_gradients_of_all_logits(
     np.testing.assert_allclose(loss, wanted, rtol=1e-6)
     for ours, theirs in zip(gradients, their_gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    assert 0 < figures.agreement.sum() + figures.baseline_kl.sum()
+    assert figures.agreement.sum() + figures.baseline_kl.sum() > 0
     np.testing.assert_allclose(itself.kl, 0, atol=1e-4)
     np.testing.assert_allclose(itself.agreement.sum(), chosen[1].sum())
 
@@ -325,7 +325,7 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     with pytest.raises(StoppedError):
         loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
     other = config.replace("teacher", f"{source}/run@2")
-    with pytest.raises(UserError, match="cannot resume with another data.teacher, config.teacher"):
+    with pytest.raises(UserError, match=r"cannot resume with another data.teacher, config.teacher"):
         loop.pretrain(other, tmp_path / "run")
     shutil.copytree(source / "folder", tmp_path / "moved")
     loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
