@@ -208,6 +208,13 @@ def _find_starts(scratch, count, ids, rule):
         scratch.word_starts[0] = scratch.segment_starts[0] = 1
 
 
+@compiled
+def _find_weights(scratch, count, ids, rule):
+    """Fills the weights of the tokens in `scratch` for an example that was just written."""
+    for k in range(count):
+        scratch.weights[k] = rule.id_weights[ids[scratch.places[k]]]
+
+
 @functools.cache
 def _filling_function(mode: Mode) -> Any:
     """Returns the function that fills rows, compiled for a kind of masking."""
@@ -242,6 +249,8 @@ def _filling_function(mode: Mode) -> Any:
                     _count_up(scratch.places[:count], at)
                 if len(rule.word_starts):
                     _find_starts(scratch, count, ids, rule)
+                if len(rule.id_weights):
+                    _find_weights(scratch, count, ids, rule)
                 wanted = np.int64(rule.budgets[length if rule.counts_specials else count])
                 if slot + min(wanted, count) > predictions:
                     return done
