@@ -43,6 +43,7 @@ class MaskingSettings(Settings):
             included, as in BERT), or follow the frequencies in the training text ("unigram", as in
             SpanBERT); with masking "roberta" never a special id other than [MASK].
         span_boundary: batches have the arrays of SpanBERT's objective.
+        replaced_tokens: batches have the keys of the draws of replaced-token detection (ELECTRA's).
     """
 
     masking: Annotated[str, MODES] = "token"
@@ -55,6 +56,7 @@ class MaskingSettings(Settings):
     random_share: Share = 0.1
     random_tokens: Literal["uniform", "unigram"] = "uniform"
     span_boundary: bool = False
+    replaced_tokens: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.data_pipeline.random.counter_rng import draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
@@ -64,3 +65,15 @@ def fill_slots(scratch, taken, out, line, slot):
         at += times
         scratch.marked[k] = 0
         k += 1
+
+
+@compiled
+def fill_draw_keys(key, taken, out, line, slot, at):
+    """Writes the keys of `taken` filled slots: each the upper half of a draw of its position.
+
+    key: uint64, stream 4 of the example.
+    at: column of the example's first token, since a key does not depend on where the example is.
+    """
+    for k in range(slot, slot + taken):
+        bits = draw(key, out.masked_positions[line, k] - at)
+        out.draw_keys[line, k] = np.uint32(bits >> np.uint64(32))
