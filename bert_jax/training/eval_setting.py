@@ -118,7 +118,7 @@ class EvalSetting:
 
     @staticmethod
     def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns recorded `settings`, with the defaults of those that an earlier version lacked."""
+        """Returns recorded `settings`, with the defaults of those that are newer."""
         defaults = to_dict(DataConfig())
         return {k: v for k, v in defaults.items() if k not in _NOT_OF_A_FORM} | dict(settings)
 
