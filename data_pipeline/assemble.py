@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.masking.mode import Mode
-from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
+from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_draw_keys, fill_slots
 from bert_jax.data_pipeline.masking.spec import MaskingSpec, Rule
 from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan.plan import Plan
@@ -39,6 +39,9 @@ class BatchArrays(NamedTuple):
     span_right (positions in the row just outside the span) and span_offsets (index within the span,
     0..14): int32 [B, P]; span_weights: float32 [B, P], 1 where both neighbours of the span are in
     its segment and the offset is below 15.
+    For replaced-token detection (otherwise of width 0), aligned with the masked slots: draw_keys,
+    uint32 [B, P], 0 in empty slots: a key of each token's draw, that depends only on its place in
+    its example, the example, the epoch, the phase and the seed.
     """
 
     input_ids: np.ndarray
@@ -56,20 +59,22 @@ class BatchArrays(NamedTuple):
     span_right: np.ndarray
     span_offsets: np.ndarray
     span_weights: np.ndarray
+    draw_keys: np.ndarray
 
     @classmethod
     def empty(
-        cls, rows: int, tokens: int, predictions: int, pairs: int, spans: int
+        cls, rows: int, tokens: int, predictions: int, pairs: int, spans: int, draws: int
     ) -> "BatchArrays":
         def array(width: int, dtype: type = np.int32) -> np.ndarray:
             return np.empty((rows, width), dtype)
 
-        s, p, n, b = tokens, predictions, pairs, spans
+        s, p, n, b, d = tokens, predictions, pairs, spans, draws
         return cls(
             array(s), array(s), array(s), array(s),
             array(p), array(p), array(p, np.float32),
             array(n), array(n), array(n, np.float32), array(n),
             array(b), array(b), array(b), array(b, np.float32),
+            array(d, np.uint32),
         )  # fmt: skip
 
     def by_name(self) -> Batch:
@@ -208,6 +213,13 @@ def _find_starts(scratch, count, ids, rule):
         scratch.word_starts[0] = scratch.segment_starts[0] = 1
 
 
+@compiled
+def _find_weights(scratch, count, ids, rule):
+    """Fills the weights of the tokens in `scratch` for an example that was just written."""
+    for k in range(count):
+        scratch.weights[k] = rule.id_weights[ids[scratch.places[k]]]
+
+
 @functools.cache
 def _filling_function(mode: Mode) -> Any:
     """Returns the function that fills rows, compiled for a kind of masking."""
@@ -242,6 +254,8 @@ def _filling_function(mode: Mode) -> Any:
                     _count_up(scratch.places[:count], at)
                 if len(rule.word_starts):
                     _find_starts(scratch, count, ids, rule)
+                if len(rule.id_weights):
+                    _find_weights(scratch, count, ids, rule)
                 wanted = np.int64(rule.budgets[length if rule.counts_specials else count])
                 if slot + min(wanted, count) > predictions:
                     return done
@@ -249,6 +263,8 @@ def _filling_function(mode: Mode) -> Any:
                 taken = select(example_key, rule, scratch, count, wanted)
                 fill_slots(scratch, taken, out, line, slot)
                 replace(fold_key(example_key, 1), rule, scratch, count, taken, out, line, slot)
+                if out.draw_keys.shape[1]:
+                    fill_draw_keys(fold_key(example_key, 4), taken, out, line, slot, at)
                 slot += taken
                 _count_up(out.position_ids[line, at : at + length], 0)
                 if out.cls_positions.shape[1]:
@@ -283,6 +299,7 @@ def _pad(out, line, at, slot, number, pad_id):
     _set(out.span_right[line, slot:], 0)
     _set(out.span_offsets[line, slot:], 0)
     _set(out.span_weights[line, slot:], 0.0)
+    _set(out.draw_keys[line, slot:], 0)
 
 
 class Assembler:
@@ -319,6 +336,7 @@ class Assembler:
             row_predictions,
             examples_per_row if pairs else 0,
             row_predictions if masking.span_boundary else 0,
+            row_predictions if masking.replaced_tokens else 0,
         )
         self._frame = _Frame(special.pad, special.cls, special.sep, examples_per_row)
         self._fill = _filling_function(masking.mode)

@@ -113,7 +113,8 @@ def of_values(ablation: Ablation, run: Run, plan: Record, about: Mapping[str, An
         forms[form] = EvalSetting.parse(form, phase.seq_length)
     for name, asked in forms.items():
         settings = json.loads(json.dumps(asked.settings()))
-        for key, text in _differing(about["forms"][name]["settings"], settings):
+        own = EvalSetting.completed(about["forms"][name]["settings"])
+        for key, text in _differing(own, settings):
             found.append(f"measured in {name} with {key}{text}")
     return found
 

@@ -146,6 +146,8 @@ def batches(
           pair_sources: int32 [B, N]; pair_weights: float32 [B, N].
         - With `config.data.span_boundary`: span_left, span_right, span_offsets: int32 [B, P];
           span_weights: float32 [B, P].
+        - With `config.data.replaced_tokens`: draw_keys: uint32 [B, P], a key of the draw that
+          replaces each of these tokens, 0 in empty slots.
 
     Raises:
         UserError: no such store or step, or the store has too little text for the config.

@@ -46,6 +46,8 @@ class OptimizerConfig:
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).
     weight_decay_on: Literal["weights", "all"] = "weights"
+    # Parameters that stay as they start: "encoder/embeddings/position,mlm", each with all below it.
+    frozen: str = field(default="", metadata=FIXED)
     # Rate of each layer relative to the one above it.
     layer_decay: Annotated[float, Within(0, 1, without=(0,))] = 1.0
     # Of an exponential moving average of the weights, which checkpoints have too; 0 = none.

@@ -227,6 +227,12 @@ class Config:
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
                 'set config.model.type_vocab_size=2, or config.data.pairing="full_sentences"'
             )
+        if self.data.replaced_tokens and self.data.pairing in PAIRS:
+            raise UserError(
+                f'config.data.replaced_tokens with config.data.pairing="{self.data.pairing}": '
+                "replaced-token detection has no sentence pairs; set "
+                'config.data.pairing="full_sentences", or replaced_tokens=False'
+            )
         kernel = self.compute.attention not in ("auto", "xla")
         if kernel and self.model.attention_probs_dropout_prob > 0:
             raise UserError(

@@ -13,25 +13,28 @@ import jax.numpy as jnp
 import optax
 
 
-def scale_by_layer(decay: float, axes: Any) -> optax.GradientTransformation:
+def scale_by_layer(
+    decay: float, axes: Any, layers: int | None = None
+) -> optax.GradientTransformation:
     """Returns a transformation that multiplies each layer's update.
 
     axes: a tree like the parameters', with a tuple of dimension names for each array.
+    layers: their number; None: that of the stacked arrays.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        layers = _layers(updates, axes)
+        stacked = layers or _layers(updates, axes)
 
         def scale(path: tuple, x: jax.Array, names: tuple[str, ...]) -> jax.Array:
             part, *within = (str(key.key) for key in path)
             if part != "encoder" or within[0] == "pooler":
                 return x
             if names[0] == "layers":
-                exponents = layers + 1 - jnp.arange(layers)
+                exponents = stacked + 1 - jnp.arange(stacked)
                 return x * (decay**exponents).reshape(-1, *[1] * (x.ndim - 1))
             is_first = within[0] in ("embeddings", "projection")
-            return x * decay ** (layers + 2 if is_first else 1)
+            return x * decay ** (stacked + 2 if is_first else 1)
 
         return jax.tree_util.tree_map_with_path(scale, updates, axes), state
 

@@ -17,10 +17,9 @@ import optax
 from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.schema import Config
-from bert_jax.config.task_model import probe_of
 from bert_jax.errors import UserError
 from bert_jax.optimizers import layer_decay, moments
-from bert_jax.parallel.partition import is_names
+from bert_jax.optimizers.frozen import frozen_names, without
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,19 @@ def decayed_weights(config: OptimizerConfig) -> optax.GradientTransformation:
 def optimizer_of(
     config: Config, axes: Any, storage: Any | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns the optimizer of a run, see `make_optimizer`. Of a frozen encoder it changes the head
-    alone, and only the head has moments."""
-    if probe_of(config.model) is None:
-        return make_optimizer(config.optimizer, axes, storage)
-    parts = jax.tree_util.tree_map_with_path(
-        lambda path, _: "encoder" if path[0].key == "encoder" else "head", axes, is_leaf=is_names
-    )
-    of_head = jax.tree.map(
-        lambda part, names: names if part == "head" else optax.MaskedNode(), parts, axes
-    )
-    head = make_optimizer(config.optimizer, of_head)
-    return optax.partition({"head": head, "encoder": optax.set_to_zero()}, parts)
+    """Returns the optimizer of a run, see `make_optimizer`: of the parameters that are not frozen,
+    see `frozen.py`, which raises UserError for names of none."""
+    layers = config.model.layers_of_parameters
+
+    def make(of_trained: Any) -> optax.GradientTransformationExtraArgs:
+        return make_optimizer(config.optimizer, of_trained, storage, layers)
+
+    names = frozen_names(config)
+    return without(names, axes, make) if names else make(axes)
 
 
 def make_optimizer(
-    config: OptimizerConfig, axes: Any, storage: Any | None = None
+    config: OptimizerConfig, axes: Any, storage: Any | None = None, layers: int | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Returns a chain of global-norm clipping, the optimizer, weight decay, what the optimizer does
     after it, and layer-wise rates.
@@ -101,7 +97,9 @@ def make_optimizer(
         axes: a tree like the parameters', with a tuple of dimension names for each array
             (`partition.param_axes`).
         storage: a tree of NamedShardings of parameters and moments, which Muon needs on several
-            devices.
+            devices; those of frozen parameters may be among them.
+        layers: size of the stack of the layers' parameters, which layer-wise rates need where it
+            is frozen; None: that of the parameters.
 
     Returns:
         A transformation whose update takes the run's `step`, used only for stochastic rounding. Its
@@ -114,7 +112,10 @@ def make_optimizer(
         moments.keep_in(config.moment_dtype, row.moments, row.rounded_at_random, scale),
         optax.identity() if row.decays else decayed_weights(config),
         row.after_decay(axes),
-        *([layer_decay.scale_by_layer(config.layer_decay, axes)] * (config.layer_decay < 1)),
+        *(
+            [layer_decay.scale_by_layer(config.layer_decay, axes, layers)]
+            * (config.layer_decay < 1)
+        ),
     )
 
     def init(params: Any) -> Any:

@@ -101,4 +101,5 @@ def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
         predictions=phase.row_predictions,
         pairs=phase.examples_per_row if config.data.pairing in PAIRS else 0,
         spans=phase.row_predictions if config.data.span_boundary else 0,
+        draws=phase.row_predictions if config.data.replaced_tokens else 0,
     ).by_name()

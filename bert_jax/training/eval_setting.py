@@ -116,6 +116,12 @@ class EvalSetting:
         one_phase = config.with_only(phase)
         return dataclasses.replace(one_phase, data=self.data, objectives=measured)
 
+    @staticmethod
+    def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns recorded `settings`, with the defaults of those that are newer."""
+        defaults = to_dict(DataConfig())
+        return {k: v for k, v in defaults.items() if k not in _NOT_OF_A_FORM} | dict(settings)
+
     def settings(self) -> Mapping[str, Any]:
         """Returns all settings of the form, by name."""
         data = {k: v for k, v in to_dict(self.data).items() if k not in _NOT_OF_A_FORM}

@@ -43,8 +43,10 @@ def export_examples(
     check_output(out, EXAMPLES, inputs=[store_path])
     if split_name == "held_out" and epochs != 1:
         raise UserError(f"--epochs={epochs}: held-out rows have one masking; leave it out")
-    format = find_format(format_name, config.data.pairing)
-    store, held_out = open_store(store_path), split_name == "held_out"
+    held_out = split_name == "held_out"
+    data = config.data if held_out else config.data_of(config.phases[phase])
+    format = find_format(format_name, data.pairing, data.masking)
+    store = open_store(store_path)
     config, shape = _unpacked(config, phase, held_out)
     split = store.held_out if held_out else store.train
     batches = phase_batches(config, store, split, shape)

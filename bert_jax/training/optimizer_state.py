@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
 from bert_jax.optimizers.adam import Moments
+from bert_jax.optimizers.frozen import TRAINED, frozen_names
 from bert_jax.optimizers.optimizer import make_optimizer, optimizer_of
 from bert_jax.parallel.partition import param_axes
 from bert_jax.workdir.layout import Workdir
@@ -121,6 +122,7 @@ def leaves_for_run(
             is missing or of another shape.
     """
     _check_run(state, config, where)
+    _check_frozen(state, config, where)
     leaves = {_STEP: state.leaves[_STEP]}
     for path, like in by_path({"opt": _shapes(config)}).items():
         of = [name for name in params if path.endswith(name.removeprefix("params"))]
@@ -148,6 +150,17 @@ def _check_run(state: OptimizerState, config: Config, where: str) -> None:
         raise UserError(
             f"{where}: is at step {state.step:,}, but config.phases have {config.total_steps:,} "
             f"steps, including the model's; raise config.phases[0].steps, or set {reset}"
+        )
+
+
+def _check_frozen(state: OptimizerState, config: Config, where: str) -> None:
+    """Raises UserError if only one of both has moments of all parameters."""
+    of_some = any(path.startswith(f"opt/inner_states/{TRAINED}/") for path in state.leaves)
+    if bool(frozen_names(config)) != of_some:
+        raise UserError(
+            f"{where}: its optimizer has moments of {'some' if of_some else 'all'} of its "
+            f"parameters, that of the run of {'all' if of_some else 'some'}; set "
+            "config.optimizer.frozen as there, or config.init_optimizer=reset"
         )
 
 

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.errors import UserError
 
@@ -19,13 +20,14 @@ class Format(Protocol):
 
     SUFFIX: str
     NEEDS_PAIRS: bool
+    HOLDS_REPEATS: bool  # a position that is predicted several times
 
     def encode(self, batches: "Iterable[Batch]", pairing: str) -> bytes: ...
 
 
-def find_format(name: str, pairing: str) -> Format:
+def find_format(name: str, pairing: str, masking: str) -> Format:
     """Returns a format by its name; UserError if its libraries are not installed, or it cannot hold
-    the examples of this pairing."""
+    the examples of this pairing and masking."""
     try:
         found: Format = importlib.import_module(f"{__package__}.{name}")
     except ModuleNotFoundError as error:
@@ -37,5 +39,10 @@ def find_format(name: str, pairing: str) -> Format:
         raise UserError(
             f'--format={name} needs sentence pairs, but config.data.pairing="{pairing}" makes '
             f"none; set it to {' or '.join(PAIRS)}, or choose --format=parquet"
+        )
+    if MODES[masking].repeats and not found.HOLDS_REPEATS:
+        raise UserError(
+            f"--format={name} has one label for each position, but config.data.masking="
+            f'"{masking}" predicts some twice; choose another kind of masking'
         )
     return found

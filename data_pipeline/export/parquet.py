@@ -13,6 +13,7 @@ from bert_jax.data_pipeline.pairing.modes import ARGUMENTS
 
 SUFFIX: Final = ".parquet"
 NEEDS_PAIRS: Final = False
+HOLDS_REPEATS: Final = False  # in `labels`
 _NOT_PREDICTED: Final = -100  # label that PyTorch's cross-entropy leaves out
 
 

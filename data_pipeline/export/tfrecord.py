@@ -13,6 +13,7 @@ from bert_jax.storage.tfrecord import framed
 
 SUFFIX: Final = ".tfrecord"
 NEEDS_PAIRS: Final = True  # its parser requires `next_sentence_labels`
+HOLDS_REPEATS: Final = True
 
 
 def features(batch: Batch) -> dict[str, np.ndarray]:

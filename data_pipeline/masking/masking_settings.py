@@ -17,6 +17,8 @@ MODES: Final[Registry[Any]] = Registry(
         "ngram": "bert_jax.data_pipeline.masking.ngrams:MODE",
         "span": "bert_jax.data_pipeline.masking.spans:MODE",
         "roberta": "bert_jax.data_pipeline.masking.roberta:MODE",
+        "frequency": "bert_jax.data_pipeline.masking.frequency:MODE",
+        "with_replacement": "bert_jax.data_pipeline.masking.with_replacement:MODE",
     },
     key="data.masking",
 )
@@ -32,6 +34,8 @@ class MaskingSettings(Settings):
         max_ngram: words of the longest n-gram (ALBERT's).
         span_success, max_span: span lengths in words are geometric with this probability of ending
             after each word, up to max_span (SpanBERT's).
+        frequency_exponent: a token that is c times in the training text is selected with a
+            probability in proportion to c to the power of minus this (DistilBERT's).
         mask_rate: fraction of an example's tokens to predict.
         mask_share, random_share: fractions of these that become [MASK] and a random id; the rest
             stay unchanged.
@@ -39,17 +43,20 @@ class MaskingSettings(Settings):
             included, as in BERT), or follow the frequencies in the training text ("unigram", as in
             SpanBERT); with masking "roberta" never a special id other than [MASK].
         span_boundary: batches have the arrays of SpanBERT's objective.
+        replaced_tokens: batches have the keys of the draws of replaced-token detection (ELECTRA's).
     """
 
     masking: Annotated[str, MODES] = "token"
     max_ngram: Words = 3
     span_success: Inside = 0.2
     max_span: Words = 10
+    frequency_exponent: Share = 0.7
     mask_rate: Share = 0.15
     mask_share: Share = 0.8
     random_share: Share = 0.1
     random_tokens: Literal["uniform", "unigram"] = "uniform"
     span_boundary: bool = False
+    replaced_tokens: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

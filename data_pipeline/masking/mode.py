@@ -35,6 +35,10 @@ class Mode:
         wanted: (rate, size) -> the predictions of an example of `size` tokens, without a maximum.
         exact: `select` selects `wanted` tokens if there are as many; else it may select fewer.
         limits: (settings, `MaskingSpec.budgets`) -> `Rule.limits`, numbers for `select`: uint64.
+        id_weights: (settings, occurrences of each id in the training text, int64 [V]) -> a weight
+            of each id for `scratch.weights`, int64 [V], at most 2**44; None: not needed. Special
+            ids then weigh 0, unless `masks_specials`.
+        repeats: a token may be selected several times, and then takes as many prediction slots.
         needs_words: `scratch.word_starts` and `.segment_starts` are filled.
         counts_specials: the size of an example includes its special tokens.
         masks_specials: special tokens may be selected.
@@ -48,6 +52,8 @@ class Mode:
     limits: Callable[[MaskingSettings, np.ndarray], np.ndarray] = lambda settings, budgets: (
         np.zeros(0, np.uint64)
     )
+    id_weights: Callable[[MaskingSettings, np.ndarray], np.ndarray] | None = None
+    repeats: bool = False
     needs_words: bool = False
     counts_specials: bool = True
     masks_specials: bool = False

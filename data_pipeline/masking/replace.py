@@ -48,11 +48,24 @@ def random_id(bits, rule):
 
 
 @compiled
+def replace_token(key, n, ids, position, rule):
+    """Replaces the token at a position, or keeps it; returns the index of the next draw.
+
+    As in google-research/bert at eedf571, `create_pretraining_data.py:391-401`: one draw, from `n`
+    on, for [MASK], a second for keeping, a third for the random id.
+    """
+    if chance(draw(key, n), rule.mask_limit):
+        ids[position] = rule.mask_id
+        return n + 1
+    if chance(draw(key, n + 1), rule.keep_limit):
+        return n + 2
+    ids[position] = random_id(draw(key, n + 2), rule)
+    return n + 3
+
+
+@compiled
 def replace_tokens(key, rule, scratch, count, taken, out, line, slot):
     """Replaces the selected tokens independently, in the order of `scratch.chosen`.
-
-    As in google-research/bert at eedf571, `create_pretraining_data.py:391-401`: one draw for
-    [MASK], a second for keeping, a third for the random id.
 
     Args:
         key: uint64, stream 1 of the example.
@@ -61,16 +74,6 @@ def replace_tokens(key, rule, scratch, count, taken, out, line, slot):
             from index `slot` on are filled.
     """
     ids = out.input_ids[line]
-    n = 0
+    n = np.int64(0)
     for k in range(taken):
-        bits = draw(key, n)
-        n += 1
-        position = scratch.places[scratch.chosen[k]]
-        if chance(bits, rule.mask_limit):
-            ids[position] = rule.mask_id
-            continue
-        keep = chance(draw(key, n), rule.keep_limit)
-        n += 1
-        if not keep:
-            ids[position] = random_id(draw(key, n), rule)
-            n += 1
+        n = replace_token(key, n, ids, scratch.places[scratch.chosen[k]], rule)

@@ -25,6 +25,7 @@ class Rule(NamedTuple):
     random_limit: np.uint64  # the single draw of a span below this, and not masked: random
     id_limits: np.ndarray  # uint64 [V], cumulative: random ids; empty if uniform
     word_starts: np.ndarray  # uint8 [V], see `Tokenizer.word_starts`; empty if not needed
+    id_weights: np.ndarray  # int64 [V], see `Mode`; empty if not needed
     counts_specials: bool  # see `Mode`, as the next
     masks_specials: bool
 
@@ -86,8 +87,9 @@ class MaskingSpec(MaskingSettings):
         Args:
             word_starts: [V], see `Tokenizer.word_starts`; required if the mode needs words.
             token_counts: [V], occurrences of each id in the training text, required for unigram
-                random tokens.
-            not_drawn: the special ids except [MASK], required if the mode draws none of them.
+                random tokens and if the mode has `id_weights`.
+            not_drawn: the special ids except [MASK], required if the mode draws none of them or
+                gives them no weight.
 
         Raises:
             ValueError: a required argument is missing or has the wrong length.
@@ -109,22 +111,47 @@ class MaskingSpec(MaskingSettings):
             random_limit=threshold(min(1.0, round(self.mask_share + self.random_share, 12))),
             id_limits=self._id_limits(vocab_size, token_counts, not_drawn),
             word_starts=starts,
+            id_weights=self._id_weights(mask_id, vocab_size, token_counts, not_drawn),
             counts_specials=self.mode.counts_specials,
             masks_specials=self.mode.masks_specials,
         )
+
+    def _id_weights(
+        self,
+        mask_id: int,
+        vocab_size: int,
+        token_counts: np.ndarray | None,
+        not_drawn: Sequence[int],
+    ) -> np.ndarray:
+        if self.mode.id_weights is None:
+            return np.zeros(0, np.int64)
+        what = f"masking {self.masking} needs"
+        weights = self.mode.id_weights(self, _checked_counts(what, vocab_size, token_counts))
+        if not self.mode.masks_specials:
+            self._check_specials(not_drawn)
+            weights[[*not_drawn, mask_id]] = 0
+        return weights
 
     def _id_limits(
         self, vocab_size: int, token_counts: np.ndarray | None, not_drawn: Sequence[int]
     ) -> np.ndarray:
         weights = np.ones(vocab_size, np.int64)
         if self.random_tokens == "unigram":
-            if token_counts is None or len(token_counts) != vocab_size or not np.sum(token_counts):
-                raise ValueError(f"unigram random tokens need token_counts of {vocab_size} ids")
-            weights = np.array(token_counts, np.int64)
+            weights = _checked_counts("unigram random tokens need", vocab_size, token_counts)
         elif self.mode.draws_specials:
             return np.zeros(0, np.uint64)
         if not self.mode.draws_specials:
-            if not len(not_drawn):
-                raise ValueError(f"masking {self.masking} needs not_drawn, the special ids")
+            self._check_specials(not_drawn)
             weights[list(not_drawn)] = 0
         return cumulative_limits(weights.tolist())
+
+    def _check_specials(self, not_drawn: Sequence[int]) -> None:
+        if not len(not_drawn):
+            raise ValueError(f"masking {self.masking} needs not_drawn, the special ids")
+
+
+def _checked_counts(what: str, vocab_size: int, token_counts: np.ndarray | None) -> np.ndarray:
+    """Returns a copy of the counts; ValueError if they are missing or of another vocabulary."""
+    if token_counts is None or len(token_counts) != vocab_size or not np.sum(token_counts):
+        raise ValueError(f"{what} token_counts of {vocab_size} ids")
+    return np.array(token_counts, np.int64)

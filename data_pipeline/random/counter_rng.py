@@ -60,6 +60,17 @@ def below(bits: np.uint64, n: int) -> np.int64:
 
 
 @compiled
+def below_sum(bits: np.uint64, total: int) -> np.int64:
+    """Returns an integer in [0, total) as `below`, for a `total` up to 2**63."""
+    size = np.uint64(total)
+    size_high, size_low = size >> _HALF, size & _LOW_HALF
+    high, low = bits >> _HALF, bits & _LOW_HALF
+    upper = high * size_low + ((low * size_low) >> _HALF)
+    lower = low * size_high + (upper & _LOW_HALF)
+    return np.int64(high * size_high + (upper >> _HALF) + (lower >> _HALF))
+
+
+@compiled
 def chance(bits: np.uint64, limit: np.uint64) -> np.bool_:
     """Returns whether 64 bits, as a fraction in [0, 1), are below a probability; see
     `threshold`."""

@@ -238,6 +238,8 @@ def test_what_cannot_be_exported_is_one_line(
         ('"held_out" split is empty', (nothing, config, out), {"split_name": "held_out"}),
         ("needs sentence pairs, but .*full_sentences", (store, blocks, out),
          {"format_name": "tfrecord"}),
+        ('one label for each position, but config.data.masking="with_replacement" predicts some',
+         (store, config.replace("data.masking", "with_replacement"), out), {}),
         ("mine: exists and is not a folder of examples", (store, config, tmp_path / "mine"), {}),
         ("done: .* exported with another epochs, format", (store, config, tmp_path / "done"),
          {"epochs": 2, "format_name": "tfrecord"}),

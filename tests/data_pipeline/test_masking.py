@@ -24,7 +24,7 @@ def masked(ids, spec, key, vocab_size=VOCAB):
     rule, scratch = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
     scratch.places[: len(places)] = places
     wanted = min(int(rule.budgets[len(ids)]), len(places))
-    out = BatchArrays.empty(1, len(ids), wanted, 0, 0)
+    out = BatchArrays.empty(1, len(ids), wanted, 0, 0, 0)
     out.input_ids[0] = ids
     taken = spec.mode.select(np.uint64(key), rule, scratch, len(places), wanted)
     assert taken == wanted

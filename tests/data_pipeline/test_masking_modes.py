@@ -22,7 +22,10 @@ STARTS = np.arange(VOCAB) % 3 != 0  # a third of the ids continue a word
 COUNTS = np.arange(VOCAB) % 7 * 1000  # some ids never occur
 NOT_DRAWN = (SPECIAL.pad, SPECIAL.unk, SPECIAL.cls, SPECIAL.sep)
 VOCABULARY = {"vocab_size": VOCAB, "word_starts": STARTS, "token_counts": COUNTS}
-ORIGINALS = ("whole_word", "ngram", "span", "roberta")  # which `ported` has
+ORIGINALS = (
+    "whole_word", "ngram", "span", "roberta", "frequency", "with_replacement",
+)  # fmt: skip
+# which `ported` has
 
 segment = st.lists(st.integers(5, VOCAB - 1), min_size=1, max_size=120)
 examples = st.lists(segment, min_size=1, max_size=4)
@@ -56,7 +59,15 @@ def ported(segments, spec, key):
             *port.replace_spans(ids, merged, rng.replace, *how),
             port.boundaries(segments, merged),
         )
-    if spec.masking == "whole_word":
+    if spec.masking == "with_replacement":
+        chosen = port.with_replacement(segments, size, spec.mask_rate, rng)
+        return (*port.replace_once(ids, chosen, rng.replace, *how), None)
+    if spec.masking == "frequency":
+        specials, exponent = (*NOT_DRAWN, SPECIAL.mask), spec.frequency_exponent
+        chosen = port.by_frequency(
+            segments, size, spec.mask_rate, rng, COUNTS.tolist(), specials, exponent
+        )
+    elif spec.masking == "whole_word":
         chosen = port.whole_words(segments, STARTS, size, spec.mask_rate, rng)
     else:
         chosen, _ = port.ngrams(segments, STARTS, size, spec.mask_rate, rng, spec.max_ngram)
@@ -94,7 +105,7 @@ def masked_blocks(mode, segments, key, rate=0.15, most=600, **choices):
     _, positions, labels, _ = make_example(segments, spec, key, **VOCABULARY)
     ids, places = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
     assert labels == [ids[position] for position in positions]
-    assert positions == sorted(set(positions))
+    assert positions == sorted(positions if MODES[mode].repeats else set(positions))
     may = range(len(ids)) if MODES[mode].masks_specials else itertools.chain(*places)
     assert set(positions) <= set(may)
     return spec, ids, places, positions
@@ -166,8 +177,9 @@ def test_everything_masked(mode, segments):
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("token", 1), ("whole_word", 1), ("ngram", 0), ("span", 0), ("roberta", 0)],
-)
+    [("token", 1), ("whole_word", 1), ("ngram", 0), ("span", 0), ("roberta", 0),
+     ("frequency", 0), ("with_replacement", 1)],
+)  # fmt: skip
 def test_rate_zero_is_the_originals(mode, expected):
     spec = MaskingSpec(20, masking=mode, mask_rate=0.0)
     _, positions, _, _ = make_example([[7, 8, 10]], spec, 3, **VOCABULARY)
@@ -347,8 +359,9 @@ def test_any_text(tokenizer, mode, data, key):
     assert [not tokenizer.token(i).startswith("##") for i in range(len(starts))] == starts.tolist()
     spec = MaskingSpec(600, masking=mode)
     masked, positions, labels, _ = make_example(
-        segments, spec, key, vocab_size=tokenizer.vocab_size, word_starts=starts
-    )
+        segments, spec, key, vocab_size=tokenizer.vocab_size, word_starts=starts,
+        token_counts=np.arange(tokenizer.vocab_size),
+    )  # fmt: skip
     plain, places = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
     for position, label in zip(positions, labels, strict=True):
         masked[position] = label
@@ -388,6 +401,13 @@ def test_word_starts_are_needed(mode, starts):
 
 
 @pytest.mark.parametrize("counts", [None, COUNTS[:-1], COUNTS * 0])
-def test_counts_are_needed_for_unigram_ids(counts):
-    with pytest.raises(ValueError, match="token_counts of 60"):
-        MaskingSpec(20, random_tokens="unigram").rule(4, VOCAB, 128, token_counts=counts)
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (MaskingSpec(20, random_tokens="unigram"), "random tokens need token_counts of 60"),
+        (MaskingSpec(20, masking="frequency"), "masking frequency needs token_counts of 60"),
+    ],
+)
+def test_counts_are_needed(spec, message, counts):
+    with pytest.raises(ValueError, match=message):
+        spec.rule(4, VOCAB, 128, token_counts=counts)

@@ -1,10 +1,11 @@
-"""Whole-word, n-gram, span and RoBERTa's masking in plain Python lists, to compare with.
+"""All kinds of masking but BERT's of tokens in plain Python lists, to compare with.
 
 Written from the descriptions of google-research/bert, google-research/albert (both
-`create_pretraining_data.py`), SpanBERT (`pretraining/fairseq/data/masking.py`) and fairseq
-(`data/mask_tokens_dataset.py`). They share no code with `data_pipeline`. Draws come from objects
-with the methods of `random.Random`, and `pick`: an index by weight. An example is a list of
-segments, each a list of ids, with [CLS] before the first and [SEP] after each.
+`create_pretraining_data.py`), SpanBERT (`pretraining/fairseq/data/masking.py`), fairseq
+(`data/mask_tokens_dataset.py`), DistilBERT (`distiller.py`) and ELECTRA (`pretrain_helpers.py`).
+They share no code with `data_pipeline`. Draws come from objects with the methods of
+`random.Random`, and `pick`: an index by weight. An example is a list of segments, each a list of
+ids, with [CLS] before the first and [SEP] after each.
 """
 
 import itertools
@@ -98,6 +99,41 @@ def roberta(
     return replace_each(
         ids, order[:number], rng.replace, mask_id, vocab_size, weights, mask_share, random_share
     )
+
+
+def by_frequency(segments, most, rate, rng, token_counts, specials, exponent=0.7):
+    """Chosen positions, in the order of choice; of an example, where DistilBERT's are of a batch.
+
+    Weights are whole multiples of 2**-44, so that the draws can be compared.
+    """
+    ids, places = lay_out(segments, None, None)
+    left = {
+        position: max(1, round(2**44 * max(token_counts[ids[position]], 1) ** -exponent))
+        for position in itertools.chain(*places)
+        if ids[position] not in specials
+    }
+    chosen = []
+    while left and len(chosen) < min(most, math.ceil(rate * len(ids))):
+        at = rng.choose.randint(0, sum(left.values()) - 1)
+        ends = itertools.accumulate(left.values())
+        chosen.append(next(p for p, end in zip(left, ends, strict=True) if at < end))
+        del left[chosen[-1]]
+    return chosen
+
+
+def with_replacement(segments, most, rate, rng):
+    """Chosen positions, in the order of choice; some several times."""
+    ids, places = lay_out(segments, None, None)
+    candidates = list(itertools.chain(*places))
+    wanted = max(1, min(most, round(len(ids) * rate)))
+    last = len(candidates) - 1
+    return [candidates[rng.choose.randint(0, last)] for _ in range(min(wanted, len(candidates)))]
+
+
+def replace_once(ids, chosen, rng, *how):
+    """As `replace_each`, where a position chosen several times has as many slots."""
+    output, _, _ = replace_each(ids, sorted(set(chosen)), rng, *how)
+    return output, sorted(chosen), [ids[position] for position in sorted(chosen)]
 
 
 def words_of(places, ids, starts):

@@ -79,11 +79,13 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         max_ngram=3,
         span_success=0.2,
         max_span=10,
+        frequency_exponent=0.7,
         mask_rate=0.15,
         mask_share=0.8,
         random_share=0.1,
         random_tokens="uniform",
         span_boundary=False,
+        replaced_tokens=False,
     )
     phase = PhaseConfig(
         steps=recipe.total_steps,
