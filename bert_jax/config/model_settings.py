@@ -50,7 +50,7 @@ class ModelConfig(LayerSettings):
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
     # Classes of transformers that a model is exported for; bert: those of its position and norms.
-    layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert"] = "bert"
+    layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert", "electra"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
     def __post_init__(self) -> None:

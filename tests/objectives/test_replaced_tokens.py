@@ -118,9 +118,7 @@ def test_histograms_are_those_of_numpy(tokens):
     for name, label in (("negatives", 0), ("positives", 1)):
         kept = (labels == label) & (examples > 0)
         np.testing.assert_array_equal(sums[name], np.histogram(inside[kept], edges)[0])
-    np.testing.assert_array_equal(
-        sums["labels"], np.bincount(labels[examples > 0], minlength=2)
-    )
+    np.testing.assert_array_equal(sums["labels"], np.bincount(labels[examples > 0], minlength=2))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
