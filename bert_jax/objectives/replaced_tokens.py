@@ -146,7 +146,7 @@ REPLACED_TOKENS = Objective(
     card="The replaced-token head gives each token a score, positive if it seems not to be that of "
     "the original text.",
     pytorch="""\
-x = dense("discriminator_predictions.dense", hidden)
+x = dense("discriminator_predictions.dense", hidden[0])
 x = F.gelu(x, approximate="{approximate}")
 replaced_logits = dense("discriminator_predictions.dense_prediction", x)[..., 0]
 """,
