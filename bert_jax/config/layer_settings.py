@@ -1,7 +1,7 @@
-"""Settings of the layers that ModernBERT and ALBERT have otherwise than BERT.
+"""Settings of the layers that ModernBERT, ALBERT and ELECTRA have otherwise than BERT.
 
-The defaults are BERT's. Names are those of transformers' `ModernBertConfig` and `AlbertConfig`
-where they have one.
+The defaults are BERT's. Names are those of transformers' `ModernBertConfig`, `AlbertConfig` and
+`ElectraConfig` where they have one.
 """
 
 import dataclasses

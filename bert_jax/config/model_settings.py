@@ -51,7 +51,7 @@ class ModelConfig(LayerSettings):
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
     # Classes of transformers that a model is exported for; bert: those of its position and norms.
-    layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert"] = "bert"
+    layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert", "electra"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
     # Width of the teacher's states, to which a dense layer brings those of a student of another
     # width, for their cosine; a run finds it. 0: there is no such layer.

@@ -17,7 +17,7 @@ from bert_jax.objectives.known_objectives import OBJECTIVES, head_title, task_he
 KEYS: Final = (
     "id2label", "label2id", "problem_type", "classifier_dropout",
     "classifier_dropout_prob", "seq_classif_dropout",
-    "qa_dropout", "finetuning_task",
+    "qa_dropout", "summary_last_dropout", "finetuning_task",
 )  # fmt: skip
 _DEFAULT_LABELS: Final = 2  # of transformers, which leaves them out
 

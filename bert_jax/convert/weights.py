@@ -34,8 +34,8 @@ from bert_jax.objectives.pretraining_model import declare
 
 _PARTS = ("query", "key", "value")
 _PARTS_OF_ENCODER = (
-    "embeddings.", "encoder.layer.", "encoder.embed", "encoder.albert", "layers.", "pooler.",
-    "LayerNorm.", "final_norm.",
+    "embeddings.", "embeddings_project.", "encoder.layer.", "encoder.embed", "encoder.albert",
+    "layers.", "pooler.", "LayerNorm.", "final_norm.",
 )  # fmt: skip
 _POSITIONS = "encoder.embeddings.position"
 _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attention.norm."

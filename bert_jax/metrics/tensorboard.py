@@ -34,6 +34,9 @@ _BY_LAST_PART: Final = {
     "baseline_accuracy": "Accuracy of always predicting the most frequent label.",
     "source_loss": "Loss of predicting the frequencies of the labels in the example's source.",
     "source_accuracy": "Accuracy of predicting the most frequent label of the example's source.",
+    "precision": "Share of the tokens that seem to be replaced that are.",
+    "recall": "Share of the replaced tokens that seem to be.",
+    "auc": "Probability that a replaced token has a higher score than an original one.",
     "loss_margin": "Half the width of the loss's 95 % interval, by the choice of documents.",
     "accuracy_margin": "Half the width of the accuracy's 95 % interval, by the choice of "
     "documents.",

@@ -11,7 +11,7 @@ Sizes: B rows, S positions, H hidden, I intermediate, V vocabulary, N examples i
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.nn.initializers import truncated_normal
+from jax.nn.initializers import glorot_uniform, truncated_normal
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.attention import Attention, Kind
@@ -131,7 +131,9 @@ class Encoder(nnx.Module):
         )
         if config.embedding_size:
             E, H = config.embedding_size, config.hidden_size
-            self.projection = Dense(config, keys, (E,), (H,), ("table", "embed"))
+            # ELECTRA's program names no initial values here: TensorFlow draws them after Glorot.
+            init = glorot_uniform() if config.layout == "electra" else None
+            self.projection = Dense(config, keys, (E,), (H,), ("table", "embed"), init=init)
             if config.near_identity.head:
                 self.projection.kernel[...] = jnp.eye(E, H, dtype=jnp.float32)
         if config.norm_position == "pre":

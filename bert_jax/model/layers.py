@@ -56,10 +56,11 @@ class Dense(nnx.Module):
         axes: Axes,
         scale: float = 1.0,
         bias: bool = True,
+        init: Initializer | None = None,
     ):
-        """scale: of the initial kernel."""
+        """scale: of the initial kernel; init: another way to draw it, without a scale."""
         self.contracted = len(inputs)
-        init = truncated_normal(config.initializer_range * scale)
+        init = init or truncated_normal(config.initializer_range * scale)
         self.kernel = param(keys, (*inputs, *outputs), axes, init)
         self.bias: Any = param(keys, outputs, axes[len(inputs) :], zeros) if bias else None
 

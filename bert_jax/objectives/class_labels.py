@@ -28,6 +28,11 @@ def class_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict
     }
 
 
+def binary_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns -log p(label) of labels 0 or 1, p(1) the sigmoid of the logit; all [...]."""
+    return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+
+
 def class_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
     """Returns accuracy and loss of the best constant prediction."""
     labels = np.asarray(sums["labels"])

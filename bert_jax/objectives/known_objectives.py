@@ -10,6 +10,7 @@ from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
@@ -19,7 +20,7 @@ from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY,
+        MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY, REPLACED_TOKENS,
         SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
         MULTIPLE_CHOICE,
     )

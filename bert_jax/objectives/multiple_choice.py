@@ -41,7 +41,8 @@ MULTIPLE_CHOICE = Objective(
     needs_pooler=reads_pooler,
     outputs=1,
     tensors=(
-        *transform_tensors("choice"),
+        # ELECTRA's has another name than that of its classifier.
+        *transform_tensors("choice", "choice"),
         Tensor("choice.output.kernel", "classifier.weight", 1),
         Tensor("choice.output.bias", "classifier.bias"),
     ),

@@ -35,19 +35,25 @@ def has_norm_bias(config: ModelConfig) -> bool:
     return config.norm_bias
 
 
-def transform_tensors(head: str) -> tuple[Tensor, ...]:
+def transform_tensors(head: str, theirs: str = "classifier") -> tuple[Tensor, ...]:
     """The layer before the output layer of a task's head, where the layout has one: its names are
-    those of RoBERTa's classifier."""
-    ours, theirs = (f"{part}.dense" for part in (head, "classifier"))
+    those of RoBERTa's classifier, unless another prefix tells it from that."""
     return (
-        Tensor(f"{ours}.kernel", f"{theirs}.weight", 1, exists=lambda c: bool(c.head.dense)),
         Tensor(
-            f"{ours}.bias", f"{theirs}.bias", exists=lambda c: bool(c.head.dense) and has_bias(c)
+            f"{head}.dense.kernel",
+            f"{theirs}.dense.weight",
+            1,
+            exists=lambda c: bool(c.head.dense),
         ),
-        Tensor(f"{head}.norm.scale", "classifier.norm.weight", exists=lambda c: c.head.norm),
+        Tensor(
+            f"{head}.dense.bias",
+            f"{theirs}.dense.bias",
+            exists=lambda c: bool(c.head.dense) and has_bias(c),
+        ),
+        Tensor(f"{head}.norm.scale", f"{theirs}.norm.weight", exists=lambda c: c.head.norm),
         Tensor(
             f"{head}.norm.bias",
-            "classifier.norm.bias",
+            f"{theirs}.norm.bias",
             exists=lambda c: c.head.norm and has_norm_bias(c),
         ),
     )
@@ -81,7 +87,8 @@ class Objective:
     name: str  # in config.objectives and as prefix of its metrics: "mlm/loss"
     title: str  # in tables and plots
     head: str  # key of its parameters in the model
-    weights: str  # batch array with the weight of each prediction, 0 or 1
+    # The weight of each prediction, 0 or 1: the name of a batch array, or a function of the batch.
+    weights: str | Callable[[Batch], jax.Array]
     make_head: Callable[[Any, Keys], nnx.Module]  # of a `ModelConfig`, as `flops`
     logits: Callable[[Any, States, Batch], jax.Array]  # (head, states, batch) -> float32
     # (logits, batch, corpus) -> "loss" (nats), "count", "correct" if there are right answers, and
@@ -106,3 +113,7 @@ class Objective:
     # Lines of PyTorch that compute the logits, for a model whose class does not have the head: see
     # `publish/side_heads.py`.
     pytorch: str = ""
+
+    def prediction_weights(self, batch: Batch) -> jax.Array:
+        """Returns the weights of a batch, whose arrays may have any leading dimensions."""
+        return batch[self.weights] if isinstance(self.weights, str) else self.weights(batch)

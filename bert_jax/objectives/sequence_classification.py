@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.model.heads import TaskHead, class_logits
-from bert_jax.objectives.class_labels import class_baselines, class_sums, entropy
+from bert_jax.objectives.class_labels import binary_loss, class_baselines, class_sums, entropy
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor, transform_tensors
 from bert_jax.parallel.global_batch import Batch
@@ -55,9 +55,8 @@ def _multi_label_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> 
     labels: float32 [B, N, C], 0 or 1.
     """
     x, y, weights_BxN = logits_BxNxC, batch["labels"], batch["label_weights"]
-    loss_BxNxC = jnp.maximum(x, 0) - x * y + jnp.log1p(jnp.exp(-jnp.abs(x)))
     return {
-        "loss": jnp.sum(loss_BxNxC.mean(-1) * weights_BxN),
+        "loss": jnp.sum(binary_loss(x, y).mean(-1) * weights_BxN),
         "correct": jnp.sum(((x > 0) == (y > 0.5)).mean(-1) * weights_BxN),
         "count": jnp.sum(weights_BxN),
         "labels": jnp.einsum("...nc,...n->c", y, weights_BxN),

@@ -25,8 +25,11 @@ def denominators(batch: Batch, objectives: Iterable[str]) -> dict[str, jax.Array
 
     It is known before the forward pass, so that micro-batches add up to the loss of the batch.
     """
-    counts = {name: jnp.sum(batch[OBJECTIVES[name].weights]) for name in objectives}
-    return {name: OBJECTIVES[name].denominator(count) for name, count in counts.items()}
+    learned = {name: OBJECTIVES[name] for name in objectives}
+    return {
+        name: objective.denominator(jnp.sum(objective.prediction_weights(batch)))
+        for name, objective in learned.items()
+    }
 
 
 def all_sums(

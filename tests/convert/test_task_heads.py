@@ -65,6 +65,8 @@ def test_there_and_back_is_bit_exact(layout, task):
         ("roberta", CHOICE, ["classifier.{}", "roberta.pooler.dense.{}"]),
         ("distilbert", CHOICE, ["pre_classifier.{}", "classifier.{}"]),
         *(("albert", task, ["classifier.{}", "albert.pooler.{}"]) for task in (CLASSIFIER, CHOICE)),
+        ("electra", CLASSIFIER, ["classifier.dense.{}", "classifier.out_proj.{}"]),
+        ("electra", CHOICE, ["sequence_summary.summary.{}", "classifier.{}"]),
         *(("modernbert", task, ["head.{}.weight", "classifier.{}"]) for task in TASKS),
     ],
 )

@@ -20,11 +20,14 @@ from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 
 ENDINGS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
-OWN = {"modernbert": {"classifier_pooling": "mean"}, "albert": {}}
-
+OWN = {"modernbert": {"classifier_pooling": "mean"}, "albert": {}, "electra": {}}
+PRETRAINED = {"electra": ("rtd",)}  # a discriminator
 
 EVERY = [(layout, *each) for layout in OWN for each in zip(TASKS, ENDINGS, strict=True)]
-KEPT = {("modernbert", "tagging"), ("modernbert", "multiple_choice"), ("albert", "rte")}
+KEPT = {
+    ("modernbert", "tagging"), ("modernbert", "multiple_choice"), ("albert", "rte"),
+    ("electra", "rte"),
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -39,8 +42,9 @@ def test_an_export_is_fine_tuned_and_predicts(
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64}
     config = layout_config(layout, **sizes, **OWN[layout])
-    params = random_params(config, ("mlm",))
-    export(params, config, tokenizer, tmp_path / "model", card=Card(objectives=("mlm",)))
+    learned = PRETRAINED.get(layout, ("mlm",))
+    params = random_params(config, learned)
+    export(params, config, tokenizer, tmp_path / "model", card=Card(objectives=learned))
     settings = {
         "init": str(tmp_path / "model"), "task.name": task, "task.data": str(folder),
         "task.epochs": 2.0, "phases[0].batch_size": 8, "phases[0].examples_per_row": 4,

@@ -196,6 +196,19 @@ def test_a_projection_of_the_full_width_by_the_identity_is_none() -> None:
     )
 
 
+@pytest.mark.parametrize("layout", ["albert", "electra"])
+def test_a_projection_starts_as_published(layout: str) -> None:
+    """ALBERT's from the usual normal distribution, cut at two standard deviations; ELECTRA's, which
+    names none, from TensorFlow's uniform one of Glorot."""
+    sizes = {"hidden_size": 256, "embedding_size": 128, "num_hidden_layers": 1}
+    params = init_params(model({"layout": layout, **sizes}), COMPUTE, ("mlm",), jax.random.key(0))
+    kernel = np.asarray(params["encoder"]["projection"]["kernel"])
+    largest = {"albert": 0.04, "electra": (6 / (128 + 256)) ** 0.5}[layout]
+    spread = {"albert": 0.02 * 0.8796, "electra": largest / 3**0.5}[layout]
+    assert 0.97 * largest < np.abs(kernel).max() <= largest
+    assert kernel.std() == pytest.approx(spread, rel=0.02)
+
+
 def test_shifted_positions_give_the_same_scores() -> None:
     """Rotary scores depend on differences of positions alone, in windows too."""
     config, params = model(MODERN), drawn(model(MODERN))

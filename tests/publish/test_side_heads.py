@@ -41,6 +41,8 @@ KEPT = {
     "albert": (("mlm", "sop", "sbo"), "span-boundary"),
     "albert with a pooler": (("sop",), "sentence-order"),
     "modernbert": (("mlm", "nsp", "sbo"), "next-sentence and span-boundary"),
+    "electra": (("mlm", "sop", "sbo"), "sentence-order and span-boundary"),
+    "bert with replaced tokens": (("mlm", "rtd"), "replaced-token"),
     "roberta-prelayernorm with a pooler": (("nsp",), "next-sentence"),
 }
 
@@ -172,7 +174,9 @@ def test_the_lines_in_the_card_compute_our_logits(name, tokenizer, tmp_path, mon
     inputs = {key: value.numpy() for key, value in made["inputs"].items()}
     with jax.default_matmul_precision("highest"):
         ours = model_of(config, learned, params)(batch_of(inputs))
-    variables = {"sbo": "span_logits", "nsp": "logits", "sop": "logits"}
+    variables = {
+        "sbo": "span_logits", "nsp": "logits", "sop": "logits", "rtd": "replaced_logits",
+    }  # fmt: skip
     compared = [o for o in learned if OBJECTIVES[o].head_title in titles.split(" and ")]
     assert len(compared) == len(titles.split(" and "))
     for objective in compared:

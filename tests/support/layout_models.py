@@ -32,6 +32,7 @@ LAYOUTS = {
     "albert": {
         "layout": "albert", "hidden_act": "gelu_tanh", "num_hidden_groups": 1, "embedding_size": 16,
     },
+    "electra": {"layout": "electra", "embedding_size": 16},
 }  # fmt: skip
 PREFIXES = {
     "bert": "Bert",
@@ -41,6 +42,7 @@ PREFIXES = {
     "roberta-prelayernorm": "RobertaPreLayerNorm",
     "modernbert": "ModernBert",
     "albert": "Albert",
+    "electra": "Electra",
 }
 LABELS = ("negative", "neutral", "positive")
 # By objective: the head, its labels, its `problem_type` in config.json, the end of its class.

@@ -53,6 +53,9 @@ def outputs_of(
     """Returns their loss and logits for a batch of ours; those of the masked language model at its
     masked positions."""
     inputs = inputs_of(config, batch)
+    if type(model).__name__ == "ElectraForPreTraining":
+        out = model(**inputs, labels=torch.from_numpy(batch["replaced"]).long())
+        return out.loss, out.logits
     if not isinstance(config, TaskModelConfig):
         rows, slots = np.nonzero(batch["masked_weights"])
         places = rows, batch["masked_positions"][rows, slots]

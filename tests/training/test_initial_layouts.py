@@ -22,7 +22,7 @@ from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
 
 pytestmark = pytest.mark.slow
-NEW = ("modernbert", "albert")
+NEW = ("modernbert", "albert", "electra")
 
 
 @pytest.fixture(scope="module")

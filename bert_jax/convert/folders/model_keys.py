@@ -35,11 +35,16 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("pad_token_id", "the padding id, after which RoBERTa's positions start; there, a text "
          "with it is refused, since transformers does not count it"),
     read("position_embedding_type rotary_value", "only learned positions, or RoFormer's"),
-    read("embedding_size num_hidden_groups", "ALBERT's; RoFormer's tables have the hidden size"),
+    read("embedding_size", "ALBERT's and ELECTRA's; RoFormer's tables have the hidden size"),
+    read("num_hidden_groups", "ALBERT's"),
     read("inner_group_num", "ALBERT's, which must be 1"),
     read("id2label label2id num_labels _num_labels problem_type classifier_dropout "
-         "classifier_dropout_prob seq_classif_dropout qa_dropout finetuning_task",
+         "classifier_dropout_prob seq_classif_dropout qa_dropout summary_last_dropout "
+         "finetuning_task",
          "the head of a task; it stays as it is"),
+    read("summary_type summary_use_proj summary_activation", "ELECTRA's, of multiple choice, which "
+         "must be first, true and gelu; no class of the others reads them"),
+    no_effect("generator_size", "how wide the generator of an ELECTRA was"),
     read("classifier_pooling", "what ModernBERT's classifier of texts reads"),
     read("tokenizer_class", "the class of the tokenizer, if tokenizer_config.json names none"),
     read("bos_token_id eos_token_id cls_token_id sep_token_id imported_from trained_length",
@@ -83,8 +88,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
               "pooler_size_per_head pooler_type", "of a pooler that no class of transformers has"),
     *_EXPERIMENTS,
-    no_effect("summary_type summary_use_proj summary_activation summary_proj_to_labels "
-              "summary_first_dropout summary_last_dropout", "of classes of other families"),
+    no_effect("summary_proj_to_labels summary_first_dropout", "of classes of other families"),
 )  # fmt: skip
 
 GOOGLE_KEYS: Final[tuple[Entry, ...]] = (

@@ -24,6 +24,7 @@ DISTILBERT = Layout(
         ("cls.predictions.decoder", "vocab_projector"),
         ("cls.predictions.bias", "vocab_projector.bias"),
         ("classifier.dense.", "pre_classifier."),
+        ("choice.dense.", "pre_classifier."),
         ("classifier.out_proj.", "classifier."),
     ),
     token_types=False,

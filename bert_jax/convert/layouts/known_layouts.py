@@ -5,6 +5,7 @@ from bert_jax.config.task_model import probe_of
 from bert_jax.convert.layouts.albert import ALBERT
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.distilbert import DISTILBERT
+from bert_jax.convert.layouts.electra import ELECTRA
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.modernbert import MODERNBERT
 from bert_jax.convert.layouts.roberta import ROBERTA
@@ -14,7 +15,7 @@ from bert_jax.errors import UserError
 
 # Settings that change nothing that a trained model computes.
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM, MODERNBERT, ALBERT)
+LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM, MODERNBERT, ALBERT, ELECTRA)
 # By `model_type` in config.json.
 BY_TYPE: dict[str, Layout] = {
     name: layout for layout in LAYOUTS for name in (layout.model_type, *layout.other_types)
@@ -56,6 +57,12 @@ def find_layout(model: ModelConfig) -> Layout:
                 f"config.model.{name}=0: {found.class_name(())} needs it; such a model cannot be "
                 "exported"
             )
+    if not found.projects_equal and model.embedding_size == model.hidden_size:
+        raise UserError(
+            f"config.model.embedding_size={model.embedding_size}: {found.class_name(())} has no "
+            "dense layer between tables and hidden states of one width; such a model cannot be "
+            "exported, and 0 has none"
+        )
     if found.token_types and not model.type_vocab_size:
         raise UserError(
             f"config.model.type_vocab_size=0: {found.class_name(())} has token types; such a "

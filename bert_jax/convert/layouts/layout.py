@@ -20,8 +20,8 @@ QA: Final = QUESTION_ANSWERING.head
 CHOICE: Final = MULTIPLE_CHOICE.head
 # A setting without effect where there are no windows.
 _WITHOUT_WINDOWS: Final = "global_attn_every_n_layers"
-# The classes of a family: the end of their names, and their heads.
-_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+# The classes of most families: the end of their names, and their heads.
+CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ForPreTraining": (MASKED_LM.head, NEXT_SENTENCE.head),
     "ForMaskedLM": (MASKED_LM.head,),
     "ForNextSentencePrediction": (NEXT_SENTENCE.head,),
@@ -87,6 +87,7 @@ class Layout:
     has_sinusoids: bool = False  # whether the encoder has a fixed table of angles
     # Other `model_type`s of the same layout, with the prefix of their classes.
     other_types: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: CLASSES)
     # The classes with a pooler. Only with one there are those that have a sentence-pair head.
     with_pooler: tuple[str, ...] = ()
     # Classes that compute otherwise than our models.
@@ -94,6 +95,7 @@ class Layout:
     positions_after_pad: bool = False  # position 0 is row `pad_token_id` + 1 of the table
     only_gelu: bool = False  # its MLM head computes GELU with erf, whatever `hidden_act`
     token_types: bool = True  # whether it embeds them
+    projects_equal: bool = True  # whether tables as wide as the hidden states have a dense layer
     # Its heads of tasks: see `HeadConfig`. A head that is not in `dense` has none.
     dense: Mapping[str, Literal["tanh", "relu", "hidden_act"]] = field(default_factory=dict)
     head_norm: bool = False  # in those that are there
@@ -157,12 +159,12 @@ class Layout:
 
     def computes_otherwise(self, head: str) -> bool:
         """Returns whether the class with a head computes otherwise than our models."""
-        return any(head in _CLASSES[ending] for ending in self.without)
+        return any(head in self.classes[ending] for ending in self.without)
 
     def _classes(self) -> list[HeadClass]:
         return [
             HeadClass(ending, frozenset(heads), ending in self.with_pooler)
-            for ending, heads in _CLASSES.items()
+            for ending, heads in self.classes.items()
             if ending not in self.without
             and (ending in self.with_pooler or NEXT_SENTENCE.head not in heads)
         ]

@@ -147,6 +147,8 @@ MODERNBERT = Layout(
         ("cls.predictions.bias", "decoder.bias"),
         ("classifier.dense.", "head.dense."),
         ("classifier.norm.", "head.norm."),
+        ("choice.dense.", "head.dense."),
+        ("choice.norm.", "head.norm."),
         ("classifier.out_proj.", "classifier."),
         ("qa_outputs.", "classifier."),
     ),
