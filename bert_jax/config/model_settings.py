@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from bert_jax.config.activations import Activation
+from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.layer_settings import LayerSettings
 from bert_jax.config.ranges import (
     Amount,
@@ -53,6 +54,8 @@ class ModelConfig(LayerSettings):
     # Classes of transformers that a model is exported for; bert: those of its position and norms.
     layout: Literal["bert", "roberta", "distilbert", "modernbert", "albert", "electra"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
+    # Of replaced-token detection, in which this model is the discriminator.
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     # Width of the teacher's states, to which a dense layer brings those of a student of another
     # width, for their cosine; a run finds it. 0: there is no such layer.
     teacher_width: Annotated[int, Within(0, 2**17)] = 0

@@ -186,6 +186,7 @@ class Config:
     evaluation: EvaluationConfig = field(default=EvaluationConfig(), metadata=FREE)
     deadlines: DeadlineConfig = field(default=DeadlineConfig(), metadata=FREE)
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
+    rtd_weight: Amount = 50.0  # of replaced-token detection in the loss, as ELECTRA's
     # A model with the same vocabulary to learn from: a run, "run@STEP", an import or an export.
     teacher: str = field(default="", metadata=FREE)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)

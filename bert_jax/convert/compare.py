@@ -25,8 +25,9 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined
+from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.known_objectives import OBJECTIVES, task_of, with_heads
-from bert_jax.objectives.pretraining_model import PretrainingModel, declare
+from bert_jax.objectives.pretraining_model import declare
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.local_devices import power_of_two
 

@@ -42,8 +42,10 @@ _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attenti
 
 
 def groups_in(params: Mapping[str, Any]) -> set[str]:
-    """The groups of our parameters: "encoder", heads, and "pooler" if there is one."""
-    return {*params, *({POOLER} & params["encoder"].keys())}
+    """The groups of our parameters: "encoder", heads, and "pooler" if there is one. A generator is
+    a model of its own, and what serves training alone is in none."""
+    heads = {objective.head for objective in OBJECTIVES.values()}
+    return {*({"encoder", *heads} & params.keys()), *({POOLER} & params["encoder"].keys())}
 
 
 def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str], set[str]]:
@@ -53,8 +55,9 @@ def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str],
 
 
 def title(group: str) -> str:
-    """Returns the name of a group in messages."""
-    return group if group in ("encoder", POOLER) else head_title(group)
+    """Returns the name of a group, or of other parameters, in messages."""
+    heads = {objective.head for objective in OBJECTIVES.values()}
+    return head_title(group) if group in heads else group.replace("_", " ")
 
 
 def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:

@@ -6,6 +6,8 @@ from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.task_model import probe_of
 from bert_jax.objectives.known_objectives import find, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.replaced_token_model import generator_of
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import local
 
 
@@ -23,8 +25,12 @@ def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None =
     if teacher and config.distillation.positions == "all":  # the masked-token head looks at
         seen = dataclasses.replace(phase, max_predictions=phase.seq_length, mask_rate=None)
     learned = find(learned_by(config))
-    heads = sum(objective.flops(model, seen) for objective in learned)
     encoder = (1.0 if probe_of(model) else 3.0) * encoder_flops(model, phase)
+    of_words = model  # the network with the masked-token head
+    if REPLACED_TOKENS in learned:
+        of_words = generator_of(model)
+        encoder += 3.0 * encoder_flops(of_words, phase)
+    heads = sum(one.flops(of_words if one is MASKED_LM else model, seen) for one in learned)
     of_teacher = 0.0
     if teacher:
         of_teacher = encoder_flops(teacher, phase) + MASKED_LM.flops(teacher, seen)

@@ -120,11 +120,23 @@ class Layer(nnx.Module):
 class Encoder(nnx.Module):
     """Token ids to hidden states; `pooled` returns tanh(dense(h[CLS])) (modeling.py:218-232)."""
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys, *, pooler: bool):
-        """pooler: whether to add a pooler; only sentence-pair objectives train it."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        compute: ComputeConfig,
+        keys: Keys,
+        *,
+        pooler: bool,
+        embeddings: Embeddings | None = None,
+    ):
+        """
+        Args:
+            pooler: whether to add a pooler; only sentence-pair objectives train it.
+            embeddings: those of another model, which both share.
+        """
         self.config, self.compute = config, compute
         self.num_layers = config.num_hidden_layers
-        self.embeddings = Embeddings(config, keys)
+        self.embeddings = embeddings or Embeddings(config, keys)
         # Every leaf of the stack gets a leading [L].
         self.layers = nnx.vmap(lambda key: Layer(config, compute, Keys(key)))(
             jax.random.split(keys(), config.layers_of_parameters)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from bert_jax.config.distillation_settings import DistillationConfig
 from bert_jax.model.heads import without_padding
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM, unigram_sums
-from bert_jax.objectives.pretraining_model import PretrainingModel
 from bert_jax.objectives.total import Sums, all_sums
 from bert_jax.ops.distillation_loss import Output, Scale, Targets, distillation_loss
 from bert_jax.parallel.global_batch import Batch
@@ -111,8 +111,8 @@ def _in_place(values_BxP: jax.Array, batch: Batch) -> jax.Array:
 
 def _cosine(student: PretrainingModel, x_BxPxH: jax.Array, theirs_BxPxT: jax.Array) -> jax.Array:
     """Returns the cosine of both networks' states, float32 [B, P]."""
-    if hasattr(student, "to_teacher"):
-        x_BxPxH = student.to_teacher(x_BxPxH)
+    if hasattr(student, "teacher_projection"):
+        x_BxPxH = student.teacher_projection(x_BxPxH)
     x, y = x_BxPxH.astype(jnp.float32), theirs_BxPxT.astype(jnp.float32)
     lengths = jnp.sum(x * x, -1) * jnp.sum(y * y, -1)
     return jnp.sum(x * y, -1) * jax.lax.rsqrt(jnp.maximum(lengths, _SHORTEST**2))

@@ -53,8 +53,11 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
     names: `config.objectives`, comma-separated; "" for all objectives that the data has labels for.
     """
     if not names:
-        return tuple(name for name, objective in OBJECTIVES.items() if objective.has_labels(data))
+        all_of = [objective for objective in OBJECTIVES.values() if objective.has_labels(data)]
+        _check_generator(all_of)
+        return tuple(objective.name for objective in all_of)
     learned = find(name.strip() for name in names.split(","))
+    _check_generator(learned)
     for objective in learned:
         if not objective.has_labels(data):
             raise UserError(
@@ -62,6 +65,18 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
                 "config.data.pairing or config.data.span_boundary, or remove the objective"
             )
     return tuple(objective.name for objective in learned)
+
+
+def _check_generator(learned: Iterable[Objective]) -> None:
+    """Raises UserError if tokens are replaced by no generator, or something else is learned of
+    them."""
+    names = [objective.name for objective in learned]
+    pair = (MASKED_LM.name, REPLACED_TOKENS.name)
+    if REPLACED_TOKENS.name in names and {*names} != {*pair}:
+        raise UserError(
+            f"config.objectives={','.join(names)}: the generator that replaces tokens learns "
+            f'{MASKED_LM.name}, and nothing else is learned beside; set "{",".join(pair)}"'
+        )
 
 
 def learned_by(config: Config) -> tuple[str, ...]:

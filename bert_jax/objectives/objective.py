@@ -90,10 +90,11 @@ class Objective:
     # The weight of each prediction, 0 or 1: the name of a batch array, or a function of the batch.
     weights: str | Callable[[Batch], jax.Array]
     make_head: Callable[[Any, Keys], nnx.Module]  # of a `ModelConfig`, as `flops`
-    logits: Callable[[Any, States, Batch], jax.Array]  # (head, states, batch) -> float32
+    # (head, states, batch) -> float32 logits; of some objectives a tuple with them
+    logits: Callable[[Any, States, Batch], Any]
     # (logits, batch, corpus) -> "loss" (nats), "count", "correct" if there are right answers, and
     # sums for `baselines`; of a batch, or of one row, whose arrays lack the dimension of rows
-    sums: Callable[[jax.Array, Batch, Corpus], dict[str, jax.Array]]
+    sums: Callable[[Any, Batch, Corpus], dict[str, jax.Array]]
     # (sums, source names) -> metrics of trivial predictions: "baseline_loss", …
     baselines: Callable[[Mapping[str, Any], Sequence[str]], dict[str, float]]
     flops: Callable[[Any, PhaseConfig], float]  # FLOPs of the head in a step's forward pass

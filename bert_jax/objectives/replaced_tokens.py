@@ -4,7 +4,7 @@ Sizes: B rows, S positions, H hidden, C bins of a histogram.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,14 @@ _ROOT: Final = 16
 BINS: Final = _ROOT**2
 
 
+class Detection(NamedTuple):
+    """What the discriminator says, and what is right."""
+
+    logits: jax.Array  # float32 [B, S], positive where a token seems to be replaced
+    replaced: jax.Array  # int32 [B, S], 1 where the token is another than in the text
+    right: jax.Array | None = None  # float32 [B, P], 1 where the generator drew the original
+
+
 class ReplacedTokensHead(nnx.Module):
     """Dense, activation, output layer: `_get_discriminator_output` in run_pretraining.py of
     google-research/electra."""
@@ -43,9 +51,10 @@ class ReplacedTokensHead(nnx.Module):
         return class_logits(self.output, activation(self.config, self.dense(x_BxSxH)))[..., 0]
 
 
-def _logits(head: ReplacedTokensHead, states: States, batch: Batch) -> jax.Array:
-    """Returns float32 logits of every position, [B, S]."""
-    return head(states.hidden)
+def _logits(head: ReplacedTokensHead, states: States, batch: Batch) -> Detection:
+    """replaced: int32 [B, S], of the batch."""
+    logits_BxS = head(states.hidden)
+    return Detection(logits_BxS, batch["replaced"].reshape(logits_BxS.shape))
 
 
 def _weights(batch: Batch) -> jax.Array:
@@ -53,17 +62,18 @@ def _weights(batch: Batch) -> jax.Array:
     return (batch["example_ids"] > 0).astype(jnp.float32)
 
 
-def _sums(logits_BxS: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+def _sums(detection: Detection, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
     """Returns sums over tokens: loss (nats), correct, count; how many are original and replaced
-    [2], seem to be replaced, and are so; the histograms [C] of the logits of both kinds.
-
-    replaced: int32 [B, S], 1 where the token is another than in the text.
-    """
-    shape = logits_BxS.shape
-    replaced_BxS, weights_BxS = batch["replaced"].reshape(shape), _weights(batch).reshape(shape)
+    [2], seem to be replaced, and are so; the histograms [C] of the logits of both kinds; of a
+    generator, its draws, and how many are the original tokens."""
+    logits_BxS, replaced_BxS, right_BxP = detection
+    weights_BxS = _weights(batch).reshape(logits_BxS.shape)
     predicted_BxS = logits_BxS > 0
     negatives_C, positives_C = _histograms(logits_BxS, replaced_BxS, weights_BxS)
-    return {
+    draws = {}
+    if right_BxP is not None:
+        draws = {"draws": jnp.sum(batch["masked_weights"]), "right_draws": jnp.sum(right_BxP)}
+    return draws | {
         "loss": jnp.sum(binary_loss(logits_BxS, replaced_BxS) * weights_BxS),
         "correct": jnp.sum((predicted_BxS == (replaced_BxS > 0)) * weights_BxS),
         "count": jnp.sum(weights_BxS),
@@ -96,9 +106,13 @@ def _histograms(
 
 def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
     """Returns accuracy and loss of the best constant, and what accuracy hides where few tokens are
-    replaced: precision, recall and the area under the ROC curve, 1/2 without both kinds."""
+    replaced: precision, recall and the area under the ROC curve, 1/2 without both kinds; and the
+    share of draws that are the original tokens."""
     right = float(sums["true_positives"])
-    return {
+    drawn = {}
+    if "draws" in sums:
+        drawn = {"right_draws": float(sums["right_draws"]) / max(float(sums["draws"]), 1.0)}
+    return drawn | {
         **class_baselines(sums, sources),
         "precision": right / max(float(sums["predicted"]), 1.0),
         "recall": right / max(float(sums["labels"][1]), 1.0),
@@ -136,6 +150,7 @@ REPLACED_TOKENS = Objective(
     flops=_flops,
     task="which tokens were replaced",
     denominator=lambda count: count + 1e-6,  # as published
+    has_labels=lambda data: data.replaced_tokens,
     tensors=(
         Tensor("rtd.dense.kernel", "discriminator_predictions.dense.weight", 1),
         Tensor("rtd.dense.bias", "discriminator_predictions.dense.bias", exists=has_bias),

@@ -5,6 +5,7 @@ rows are sharded. (The original normalizes per core and adds 1e-5 to the count.)
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -37,12 +38,14 @@ def all_sums(
     batch: Batch,
     corpus: Corpus,
     counts: Mapping[str, jax.Array] | None = None,
+    factors: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[jax.Array, Sums]:
-    """Returns the training loss, with all objectives weighted equally, and the sums behind it.
+    """Returns the training loss and the sums behind it.
 
     Args:
         outputs: logits of each objective.
         counts: `denominators` of the global batch, if this is a micro-batch.
+        factors: of objectives' losses in the training loss, 1 for those that are not in it.
     """
     if counts is None:
         counts = denominators(batch, outputs)
@@ -50,7 +53,8 @@ def all_sums(
     loss = jnp.float32(0)
     for name, logits in outputs.items():
         sums[name] = OBJECTIVES[name].sums(logits, batch, corpus)
-        loss += sums[name]["loss"] / counts[name]
+        own = sums[name]["loss"] / counts[name]
+        loss += factors[name] * own if name in factors else own
     sums["tokens"] = {
         "real": jnp.sum(batch["example_ids"] > 0, dtype=jnp.float32),
         "all": jnp.float32(batch["example_ids"].size),

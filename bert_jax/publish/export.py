@@ -2,6 +2,7 @@
 
 # Over 300 lines: what writes an export, and what tells one from other folders, must agree.
 
+import dataclasses
 import os
 import re
 import shutil
@@ -30,6 +31,13 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_f
 from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.known_objectives import learned_by, with_heads
+from bert_jax.objectives.replaced_token_model import (
+    GENERATOR,
+    generator_of,
+    generator_params,
+)
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
 from bert_jax.publish.model_card import Card, render
 from bert_jax.publish.sentence_files import sentence_files
@@ -57,6 +65,10 @@ _FILES = {  # besides the weights
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "bpe.codes", MODULES, ENCODER, ABOUT, SUMS,
 }  # fmt: skip
+DISCRIMINATOR: Final = "discriminator"  # folder of it, beside that of its generator
+_OF_SEVERAL = re.compile(
+    rf"(step-\d+|{DISCRIMINATOR}|{GENERATOR})|\.(step-\d+|{DISCRIMINATOR}|{GENERATOR})\.\d+\.(tmp|old)"
+)
 _PART = re.compile(r"[1-9]\d?_(Pooling|Dense|Normalize|Dropout)")  # of a sentence encoder
 
 
@@ -187,6 +199,8 @@ def run_export(
 ) -> None:
     """Exports checkpoints of a pretraining run and prints the results.
 
+    A run with a generator has two models, in the folders `discriminator` and `generator` of `out`.
+
     Args:
         step: of the checkpoint; None is the newest.
         all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
@@ -197,7 +211,8 @@ def run_export(
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
-    check_output(out, EXPORTS if all_steps else EXPORT, inputs=inputs_of_model(workdir))
+    several = all_steps or has_generator(run)
+    check_output(out, EXPORTS if several else EXPORT, inputs=inputs_of_model(workdir))
     if not all_steps:
         _export_step(run, out, step, form, optimizer_state, weights)
         return
@@ -216,10 +231,44 @@ def _export_step(
     with_optimizer: bool,
     weights: Weights,
 ) -> None:
-    check_output(out, EXPORT)  # fail before reading a large checkpoint
+    pair = has_generator(run)
+    check_output(out, EXPORTS if pair else EXPORT)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step, weights)
-    model_config = model_of(meta)
-    layout, card = find_layout(model_config), read_card(run, meta, weights)
+    if with_optimizer and pair:
+        raise UserError(
+            f"{run}: the moments are those of two networks, which an export has apart; leave out "
+            "--optimizer_state, and continue from the run itself"
+        )
+    model = model_of(meta)
+    if not pair:
+        _export_model(run, out, params, model, meta, form, with_optimizer, weights)
+        return
+    tree = {name: part for name, part in params.items() if name != GENERATOR}
+    _export_model(run, Path(out) / DISCRIMINATOR, tree, model, meta, form, False, weights)
+    tree, model = generator_params(params), generator_of(model)
+    _export_model(run, Path(out) / GENERATOR, tree, model, meta, form, False, weights)
+
+
+def has_generator(run: Workdir) -> bool:
+    """Returns whether the models of a run are a discriminator and a generator."""
+    known = checkpoint.known_run(run)
+    return known is not None and REPLACED_TOKENS.name in learned_by(config_of(known))
+
+
+def _export_model(
+    run: Workdir,
+    out: Path | str,
+    params: Mapping[str, Any],
+    model_config: ModelConfig,
+    meta: Mapping[str, Any],
+    form: WeightFormat,
+    with_optimizer: bool,
+    weights: Weights,
+) -> None:
+    """Exports a model of a checkpoint."""
+    layout = find_layout(model_config)
+    heads = with_heads(names.groups_in(params))
+    card = dataclasses.replace(read_card(run, meta, weights), objectives=heads)
     _, others = names.groups_by_file(params, layout)
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"
@@ -266,10 +315,11 @@ def _has_exports(out: epath.Path) -> bool:
     """Returns whether a folder has nothing but exports of checkpoints, of which one may be
     unfinished."""
     for path in out.iterdir():
-        if not re.fullmatch(r"step-\d+|\.step-\d+\.\d+\.(tmp|old)", path.name):
+        if not _OF_SEVERAL.fullmatch(path.name):
             return False
         if not path.name.startswith("."):
-            check_output(path, EXPORT)
+            pair = any((path / name).is_dir() for name in (DISCRIMINATOR, GENERATOR))
+            check_output(path, EXPORTS if pair else EXPORT)
     return True
 
 

@@ -30,6 +30,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
+from bert_jax.objectives.replaced_token_model import GENERATOR
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
@@ -247,6 +249,8 @@ def _read(config: Config, data: RunData) -> InitialState:
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
                 optimizer = optimizer_state.read_state(folder)
+    if GENERATOR in params and REPLACED_TOKENS.name not in learned_by(config):
+        left_out += (f"{config.init} is a discriminator; its generator is left out",)
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
     params = _without_another_head(params, model, config.model)

@@ -23,9 +23,11 @@ from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.distillation import DISTILLATION, distillation_sums, taught
+from bert_jax.objectives.encoder_with_heads import encoder_rows
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.pretraining_model import declare, encoder_rows, init_params, part_of
+from bert_jax.objectives.pretraining_model import declare, init_params, part_of
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase
@@ -124,10 +126,12 @@ def make_step_functions(
             "nonfinite": skip_nonfinite.start(),
         }
 
+    factors = {REPLACED_TOKENS.name: config.rtd_weight}
+
     def loss_fn(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
         model = nnx.merge(graph, params)
         if frozen is None:
-            return objectives.all_sums(model(batch, key), batch, corpus, counts)
+            return objectives.all_sums(model(batch, key), batch, corpus, counts, factors)
         return distillation_sums(
             model,
             nnx.merge(frozen.graph, second),

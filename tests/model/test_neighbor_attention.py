@@ -8,7 +8,8 @@ from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.metrics.neighbor_attention import by_layer, neighbor_metrics
 from bert_jax.model.layers import Keys
 from bert_jax.model.neighbor_attention import neighbor_attention
-from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
+from bert_jax.objectives.encoder_with_heads import PretrainingModel
+from bert_jax.objectives.pretraining_model import init_params
 
 PLAIN = ComputeConfig.plain()
 LENGTHS = ((5, 4), (7,))  # of the examples of each row

@@ -10,8 +10,9 @@ from bert_jax.config.starts import PositionalHeadsConfig
 from bert_jax.errors import UserError
 from bert_jax.model import positional_heads
 from bert_jax.model.layers import Keys
+from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING
-from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
+from bert_jax.objectives.pretraining_model import init_params
 
 LENGTH = 64
 PLAIN = ComputeConfig.plain()

@@ -13,8 +13,9 @@ from small import COMPUTE
 
 from bert_jax.config.task_model import HeadConfig
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.encoder_with_heads import encoder_rows
 from bert_jax.objectives.known_objectives import OBJECTIVES, task_of
-from bert_jax.objectives.pretraining_model import declare, encoder_rows
+from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.total import all_sums, denominators, summarize
 
 USUAL = ("single_label_classification", "question_answering")

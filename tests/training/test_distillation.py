@@ -142,8 +142,8 @@ def test_a_step_is_that_of_pytorch(layout: str, changes: dict) -> None:
     rng = np.random.default_rng(0)
     if projected:
         shapes = declare(ours, COMPUTE, MLM)[1]
-        dense = nnx.to_pure_dict(shapes)["to_teacher"]
-        params["to_teacher"] = jax.tree.map(
+        dense = nnx.to_pure_dict(shapes)["teacher_projection"]
+        params["teacher_projection"] = jax.tree.map(
             lambda x: rng.normal(size=x.shape).astype(np.float32), dense
         )
     batch = cases.batch(CASES["tiny"], 0)
@@ -168,7 +168,7 @@ def test_a_step_is_that_of_pytorch(layout: str, changes: dict) -> None:
     if settings.cosine_weight:
         states = own.hidden_states[-1][where]
         if projected:
-            kernel, bias = (torch.from_numpy(params["to_teacher"][k]) for k in ("kernel", "bias"))
+            kernel, bias = (torch.from_numpy(params["teacher_projection"][k]) for k in ("kernel", "bias"))
             states = states @ kernel + bias
         cosine = F.cosine_similarity(states, wanted.hidden_states[-1][where], dim=-1)
         total = total + settings.cosine_weight * (1 - cosine).mean()
@@ -331,7 +331,7 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
     for name, tensor in exported(tmp_path / "whole").items():
         np.testing.assert_array_equal(exported(tmp_path / "run")[name], tensor, err_msg=name)
-        assert "to_teacher" not in name
+        assert "teacher_projection" not in name
         break
 
 

@@ -1,0 +1,108 @@
+"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): a generator replaces tokens, and the model, its
+discriminator, tells which.
+
+The generator is a masked language model that shares the discriminator's embeddings. Both are
+models of their own in a checkpoint, an export and a task. Sizes: B rows, S positions, P prediction
+slots.
+
+A position that is drawn twice has one sample here, since its key is the same, and weighs twice in
+the generator's loss; google-research/electra replaces it by the mean of two sampled ids.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.model.layers import Keys
+from bert_jax.objectives.encoder_with_heads import PretrainingModel
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS, Detection
+from bert_jax.ops.draws import draw
+from bert_jax.ops.hashing import fold_key
+from bert_jax.parallel.global_batch import Batch
+
+GENERATOR: Final = "generator"  # its parameters, but for the shared embeddings
+_KEY: Final = 0x47  # of its dropout: the discriminator's layers have small numbers
+
+
+class ReplacedTokenModel(PretrainingModel):
+    """The discriminator, with its generator."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        compute: ComputeConfig,
+        objectives: Sequence[str],
+        keys: Keys,
+        *,
+        pooler: bool = False,
+    ):
+        own = [name for name in objectives if name != MASKED_LM.name]
+        super().__init__(config, compute, own, keys, pooler=pooler)
+        self.generator = PretrainingModel(
+            generator_of(config),
+            compute,
+            (MASKED_LM.name,),
+            keys,
+            embeddings=self.encoder.embeddings,
+        )
+
+    def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, Any]:
+        """Returns the generator's logits [B, P, V], and what the discriminator says of the tokens
+        after its draws; batch: with `draw_keys`, uint32 [B, P]."""
+        own = None if key is None else fold_key(key, _KEY)
+        logits_BxPxV = self.generator(batch, own)[MASKED_LM.name]
+        drawn_BxP = draw(logits_BxPxV, batch["draw_keys"])
+        replaced = replaced_batch(batch, drawn_BxP)
+        outputs = self.logits(self.encoded(replaced, key), replaced, key)
+        right_BxP = (drawn_BxP == batch["masked_labels"]) * batch["masked_weights"]
+        detection: Detection = outputs[REPLACED_TOKENS.name]
+        outputs[REPLACED_TOKENS.name] = detection._replace(right=right_BxP)
+        return {MASKED_LM.name: logits_BxPxV, **outputs}
+
+
+def replaced_batch(batch: Batch, drawn_BxP: jax.Array) -> Batch:
+    """Returns a batch in which what was drawn stands at the chosen positions, all of them, and in
+    which `replaced`, int32 [B, S], is 1 where it is another token than the original."""
+    length = batch["input_ids"].shape[-1]
+    used_BxP = batch["masked_weights"] > 0
+    places_BxP = jnp.where(used_BxP, batch["masked_positions"], length)  # outside: dropped
+
+    def put(row_S: jax.Array, places_P: jax.Array, values_P: jax.Array) -> jax.Array:
+        return row_S.at[places_P].set(values_P.astype(row_S.dtype), mode="drop")
+
+    wrong_BxP = drawn_BxP != batch["masked_labels"]
+    ids_BxS = jax.vmap(put)(batch["input_ids"], places_BxP, drawn_BxP)
+    replaced_BxS = jax.vmap(put)(jnp.zeros_like(batch["input_ids"]), places_BxP, wrong_BxP)
+    return {**batch, "input_ids": ids_BxS, "replaced": replaced_BxS}
+
+
+def generator_of(config: ModelConfig) -> ModelConfig:
+    """Returns the architecture of a model's generator.
+
+    Its heads start from random values where the model's are positional: a generator of another
+    width reads the positions through a dense layer.
+    """
+    own = dataclasses.asdict(config.generator)
+    changed: dict[str, Any] = {name: value for name, value in own.items() if value}
+    width = changed.get("hidden_size", config.hidden_size)
+    if config.initializer != "published":
+        changed["initializer"] = "random"
+    return dataclasses.replace(
+        config,
+        **changed,
+        embedding_size=0 if width == config.table_width else config.table_width,
+        generator=GeneratorConfig(),
+    )
+
+
+def generator_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of the generator as those of a masked language model."""
+    own = params[GENERATOR]
+    shared = {"embeddings": params["encoder"]["embeddings"]}
+    return {**own, "encoder": {**own["encoder"], **shared}}
