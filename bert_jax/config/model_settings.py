@@ -77,6 +77,7 @@ class ModelConfig(LayerSettings):
             rotary=self.position == "rotary",
             pre_norm=self.norm_position == "pre",
         )
+        self._check_generator()
         if self.initializer == "positional_heads":
             self._check_positional_heads()
         if self.initializer == "published":
@@ -86,6 +87,21 @@ class ModelConfig(LayerSettings):
                 ("near_identity", NearIdentityConfig()),
             ):
                 object.__setattr__(self, name, value)
+
+    def _check_generator(self) -> None:
+        own, where = self.generator, "config.model.generator"
+        width, heads = own.hidden_size or self.hidden_size, own.num_attention_heads
+        if width > self.hidden_size:
+            raise UserError(
+                f"{where}.hidden_size={width} is wider than the model, "
+                f"config.model.hidden_size={self.hidden_size}; lower it"
+            )
+        if width % (heads or self.num_attention_heads):
+            raise UserError(
+                f"{where}.hidden_size={width} is not a multiple of "
+                f"{where}.num_attention_heads={heads or self.num_attention_heads}; change one of "
+                "them"
+            )
 
     def _check_positional_heads(self) -> None:
         where = 'config.model.initializer="positional_heads"'

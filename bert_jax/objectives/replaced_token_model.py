@@ -61,9 +61,9 @@ class ReplacedTokenModel(PretrainingModel):
         replaced = replaced_batch(batch, drawn_BxP)
         outputs = self.logits(self.encoded(replaced, key), replaced, key)
         right_BxP = (drawn_BxP == batch["masked_labels"]) * batch["masked_weights"]
-        detection: Detection = outputs[REPLACED_TOKENS.name]
-        outputs[REPLACED_TOKENS.name] = detection._replace(right=right_BxP)
-        return {MASKED_LM.name: logits_BxPxV, **outputs}
+        logits_BxS = outputs[REPLACED_TOKENS.name]
+        found = Detection(logits_BxS, replaced["replaced"], right_BxP)
+        return {MASKED_LM.name: logits_BxPxV, REPLACED_TOKENS.name: found}
 
 
 def replaced_batch(batch: Batch, drawn_BxP: jax.Array) -> Batch:

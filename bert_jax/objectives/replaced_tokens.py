@@ -51,10 +51,9 @@ class ReplacedTokensHead(nnx.Module):
         return class_logits(self.output, activation(self.config, self.dense(x_BxSxH)))[..., 0]
 
 
-def _logits(head: ReplacedTokensHead, states: States, batch: Batch) -> Detection:
-    """replaced: int32 [B, S], of the batch."""
-    logits_BxS = head(states.hidden)
-    return Detection(logits_BxS, batch["replaced"].reshape(logits_BxS.shape))
+def _logits(head: ReplacedTokensHead, states: States, batch: Batch) -> jax.Array:
+    """Returns float32 logits of every position, [B, S]."""
+    return head(states.hidden)
 
 
 def _weights(batch: Batch) -> jax.Array:
@@ -62,11 +61,16 @@ def _weights(batch: Batch) -> jax.Array:
     return (batch["example_ids"] > 0).astype(jnp.float32)
 
 
-def _sums(detection: Detection, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+def _sums(found: jax.Array | Detection, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
     """Returns sums over tokens: loss (nats), correct, count; how many are original and replaced
     [2], seem to be replaced, and are so; the histograms [C] of the logits of both kinds; of a
-    generator, its draws, and how many are the original tokens."""
-    logits_BxS, replaced_BxS, right_BxP = detection
+    generator, its draws, and how many are the original tokens.
+
+    found: of a discriminator alone the logits; the batch has what is `replaced`, int32 [B, S].
+    """
+    if not isinstance(found, Detection):
+        found = Detection(found, batch["replaced"].reshape(found.shape))
+    logits_BxS, replaced_BxS, right_BxP = found
     weights_BxS = _weights(batch).reshape(logits_BxS.shape)
     predicted_BxS = logits_BxS > 0
     negatives_C, positives_C = _histograms(logits_BxS, replaced_BxS, weights_BxS)

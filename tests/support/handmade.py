@@ -40,6 +40,8 @@ def batch(
     tokens = ("input_ids", "token_type_ids", "example_ids", "position_ids")
     arrays = {name: np.zeros((B, length), np.int32) for name in tokens}
     predictions = ["masked_positions", "masked_labels"]
+    if "rtd" in learned:
+        arrays["draw_keys"] = np.zeros((B, slots), np.uint32)
     if "sbo" in learned:
         predictions += ["span_left", "span_right", "span_offsets"]
         arrays["span_weights"] = np.zeros((B, slots), np.float32)
@@ -64,6 +66,8 @@ def batch(
             arrays["masked_positions"][b, chosen] = start + example["masked"]
             arrays["masked_labels"][b, chosen] = example["labels"]
             arrays["masked_weights"][b, chosen] = 1
+            if "rtd" in learned:
+                arrays["draw_keys"][b, chosen] = 1000003 * index + 7919 * example["masked"]
             if "sbo" in learned:
                 arrays["span_left"][b, chosen] = start + example["masked"] - 1
                 arrays["span_right"][b, chosen] = start + example["masked"] + 1

@@ -23,6 +23,7 @@ DATA: dict[str, dict[str, Any]] = {  # config.data of each set of objectives
     "mlm+nsp": {"pairing": "nsp"},
     "mlm+sop": {"pairing": "sop"},
     "mlm+sbo": {"pairing": "single", "masking": "span", "span_boundary": True},
+    "mlm+rtd": {"pairing": "single", "replaced_tokens": True},
     "mlm+nsp+sbo": {"pairing": "nsp", "masking": "span", "span_boundary": True},
 }
 

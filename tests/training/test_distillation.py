@@ -168,8 +168,8 @@ def test_a_step_is_that_of_pytorch(layout: str, changes: dict) -> None:
     if settings.cosine_weight:
         states = own.hidden_states[-1][where]
         if projected:
-            kernel, bias = (torch.from_numpy(params["teacher_projection"][k]) for k in ("kernel", "bias"))
-            states = states @ kernel + bias
+            dense = {k: torch.from_numpy(x) for k, x in params["teacher_projection"].items()}
+            states = states @ dense["kernel"] + dense["bias"]
         cosine = F.cosine_similarity(states, wanted.hidden_states[-1][where], dim=-1)
         total = total + settings.cosine_weight * (1 - cosine).mean()
         np.testing.assert_allclose(sums["distillation"]["cosine"], cosine.sum().item(), rtol=1e-5)

@@ -1,0 +1,322 @@
+"""ELECTRA: a generator and its discriminator in one step, and the two models of a run."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import golden_case as cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from corpus import small_config, small_store
+from flax import nnx
+from golden_case import CASES
+from late_import import LateImport
+from layout_models import layout_config
+from runs import read_records
+from scipy.special import stdtrit
+from small import COMPUTE
+from small_step import ALL_AT_ONCE, CORPUS, PACKED, mesh_of, place, rows_of, small
+
+import bert_jax
+from bert_jax.config.config_files import load
+from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.schema import Config
+from bert_jax.convert import weights
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import StoppedError, UserError
+from bert_jax.metrics.flops import step_flops
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.pretraining_model import declare, init_params, parameter_count
+from bert_jax.objectives.replaced_token_model import (
+    generator_of,
+    generator_params,
+    replaced_batch,
+)
+from bert_jax.objectives.total import all_sums
+from bert_jax.ops.draws import draw
+from bert_jax.publish.export import run_export
+from bert_jax.training import loop
+from bert_jax.training.evaluate import evaluate_run
+from bert_jax.training.options import RunOptions
+from bert_jax.training.step import make_step_functions
+
+torch = LateImport("torch")
+parity = LateImport("torch_parity", reason="needs transformers, too")
+BOTH = ("mlm", "rtd")
+SMALLER = GeneratorConfig(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+FORMS: dict[str, dict[str, Any]] = {
+    "narrower tables": {"embedding_size": 16, "generator": SMALLER},
+    "tables of the model": {"generator": SMALLER},
+    "small++": {"embedding_size": 16},
+}
+
+
+def test_draws_follow_the_softmax() -> None:
+    """Chi-square of a million draws over 12 entries; one that cannot occur never does."""
+    rng, count = np.random.default_rng(0), 1_000_000
+    logits = np.append(2 * rng.normal(size=12), -np.inf).astype(np.float32)
+    keys = jnp.asarray(rng.integers(0, 2**32, count, np.uint32))
+    drawn = jax.jit(lambda k: draw(jnp.broadcast_to(logits, (len(k), 13)), k))(keys)
+    found = np.bincount(np.asarray(drawn), minlength=13)
+    wanted = count * np.exp(logits) / np.exp(logits).sum()
+    assert found[12] == 0
+    statistic = ((found - wanted)[:12] ** 2 / wanted[:12]).sum()
+    # of 11 degrees of freedom: Wilson and Hilferty's cube root is normal
+    root = ((statistic / 11) ** (1 / 3) - (1 - 2 / 99)) / np.sqrt(2 / 99)
+    assert abs(root) < stdtrit(1e9, 0.9999)
+
+
+def test_a_draw_depends_on_its_key_alone() -> None:
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 50)), jnp.float32)
+    keys = jnp.asarray([[3, 1, 3, 2]], jnp.uint32)
+    one = draw(jnp.tile(logits[:, :1], (1, 4, 1)), keys)
+    assert one[0, 0] == one[0, 2]
+    np.testing.assert_array_equal(draw(logits, keys)[0, 3:], draw(logits[:, 3:], keys[:, 3:])[0])
+
+
+def test_what_is_drawn_stands_at_all_chosen_positions() -> None:
+    batch = {
+        "input_ids": jnp.asarray([[2, 4, 4, 9, 3, 0]]),
+        "masked_positions": jnp.asarray([[1, 3, 1, 0]]),
+        "masked_labels": jnp.asarray([[7, 9, 7, 0]]),
+        "masked_weights": jnp.asarray([[1.0, 1.0, 1.0, 0.0]]),
+    }
+    found = replaced_batch(batch, jnp.asarray([[8, 9, 8, 5]]))
+    np.testing.assert_array_equal(found["input_ids"], [[2, 8, 4, 9, 3, 0]])
+    np.testing.assert_array_equal(found["replaced"], [[0, 1, 0, 0, 0, 0]])
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_step_is_that_of_pytorch(form: dict) -> None:
+    """Loss and gradients of both networks in transformers, on the same draws; the embeddings have
+    those of both."""
+    config = layout_config("electra", **form)
+    params = jax.tree.map(
+        lambda x: np.asarray(x) * 3, init_params(config, COMPUTE, BOTH, jax.random.key(1))
+    )
+    batch: dict[str, Any] = cases.batch(CASES["tiny"], 0)
+    keys = np.random.default_rng(0).integers(0, 2**32, batch["masked_labels"].shape, np.uint32)
+    arrays = {name: jnp.asarray(x) for name, x in (batch | {"draw_keys": keys}).items()}
+    graph = declare(config, COMPUTE, BOTH)[0]
+    corpus = Corpus(("text",), np.zeros(config.vocab_size, np.float32))
+
+    def loss_of(params: Any) -> tuple:
+        outputs = nnx.merge(graph, params)(arrays)
+        return all_sums(outputs, arrays, corpus, factors={"rtd": 50.0})[0], outputs["mlm"]
+
+    with jax.default_matmul_precision("highest"):
+        (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+    replaced = {k: np.asarray(v) for k, v in replaced_batch(arrays, draw(logits, keys)).items()}
+    assert 0 < replaced["replaced"].sum() < (batch["masked_weights"] > 0).sum() + 1
+
+    generator, small = generator_of(config), generator_params(params)
+    alone = {name: part for name, part in params.items() if name != "generator"}
+    theirs = parity.theirs_of(generator, small), parity.theirs_of(config, alone)
+    assert [type(one).__name__ for one in theirs] == ["ElectraForMaskedLM", "ElectraForPreTraining"]
+    mlm, _ = parity.outputs_of(theirs[0], generator, batch)
+    out = theirs[1](
+        **parity.inputs_of(config, replaced), labels=torch.from_numpy(replaced["replaced"]).float()
+    )
+    total = mlm + 50 * out.loss
+    total.backward()
+    np.testing.assert_allclose(loss, total.item(), rtol=2e-6)
+    own = {name: part for name, part in gradients.items() if name != "generator"}
+    ours = (
+        weights.to_transformers(generator_params(gradients), generator),
+        weights.to_transformers(own, config),
+    )
+    found = [{n: p.grad.numpy() for n, p in one.named_parameters()} for one in theirs]
+    for mine, other, beside in zip(ours, found, found[::-1], strict=True):
+        for name, gradient in mine.items():
+            wanted = other[name]
+            if "electra.embeddings." in name:  # shared
+                wanted = wanted + beside[name]
+            if name.endswith("word_embeddings.weight"):
+                gradient[0] = 0  # PyTorch's table has no gradient for padding
+            scale = max(1.0, np.abs(wanted).max())
+            np.testing.assert_allclose(gradient, wanted, atol=1e-5 * scale, err_msg=name)
+
+
+def trained(changes: dict[str, Any], before: Any = None) -> tuple[list[float], Any, Any]:
+    """Losses of three steps, and the parameters before and after them."""
+    model = {"generator": SMALLER, **changes.get("model", {})}
+    config = small("mlm+rtd", **{**changes, "model": model})
+    arrays, mesh = rows_of(config), mesh_of(config)
+    with jax.set_mesh(mesh):
+        program = make_step_functions(config, mesh, CORPUS)
+        step = program.compile_train(arrays, config.phases[0])
+        before = before or jax.tree.map(np.asarray, program.init())
+        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), before, program.abstract)
+        placed, losses = place(program, arrays), []
+        for _ in range(3):
+            state, metrics = step(state, placed)
+            losses.append(float(metrics["loss"]))
+    return losses, before, jax.tree.map(np.asarray, state["params"])
+
+
+def length(tree: Any) -> float:
+    return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "everything": ALL_AT_ONCE,
+    "data8": {"mesh": {"data": 8}},
+    "fsdp8": {"mesh": {"data": 1, "fsdp": 8}},
+    "accumulated": {"phase": {"micro_batches": 4}},
+    "packed": {"phase": PACKED},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["everything", *(pytest.param(n, marks=pytest.mark.slow) for n in list(SPLITS)[1:])],
+)
+def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
+    losses, before, after = trained({})
+    others, _, split = trained(SPLITS[name], before)
+    np.testing.assert_allclose(others, losses, rtol=1e-6)
+    moved = length(jax.tree.map(np.subtract, after, before["params"]))
+    assert moved > 0.1
+    assert length(jax.tree.map(np.subtract, after, split)) <= 1e-6 * moved
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("electra") / "store")
+
+
+def config_of(store: TokenStore, **changes: Any) -> Config:
+    values = {
+        "phases[0].steps": 4, "checkpoint.every_steps": 2, "log_every_steps": 2,
+        "data.pairing": "single", "data.masking": "with_replacement", "data.replaced_tokens": True,
+        "data.mask_share": 0.85, "data.random_share": 0.0, "model.layout": "electra",
+        "model.embedding_size": 16, "model.generator.hidden_size": 16,
+        "model.generator.intermediate_size": 32,
+    }  # fmt: skip
+    renamed = {key.replace("__", "."): value for key, value in changes.items()}
+    return small_config(store).replace(values | renamed)
+
+
+@pytest.fixture(scope="module")
+def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps, `run`, and what its export writes, `folder`."""
+    place = tmp_path_factory.mktemp("source")
+    loop.pretrain(config_of(store), place / "run")
+    run_export(place / "run", place / "folder")
+    return place
+
+
+def test_a_run_records_both_networks(source: Path) -> None:
+    last = read_records(source / "run", "train")[-1]
+    names = {"loss", "accuracy", "precision", "recall", "auc", "right_draws", "baseline_accuracy"}
+    assert {f"rtd/{name}" for name in names} <= last.keys()
+    assert 0 <= last["rtd/right_draws"] < 0.5 < last["rtd/baseline_accuracy"]
+    assert last["mlm/loss"] > last["rtd/loss"] > 0
+    (record,) = evaluate_run(source / "run")
+    assert {"mlm/loss", "rtd/loss", "rtd/auc", "rtd/loss_margin"} <= record.keys()
+
+
+def test_both_models_are_exported_and_read(source: Path, tmp_path: Path) -> None:
+    folders = [source / "folder" / name for name in ("discriminator", "generator")]
+    found = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in folders]
+    table = "electra.embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(found[0][table], found[1][table])
+    assert "discriminator_predictions.dense.weight" in found[0]
+    assert "generator_lm_head.bias" in found[1]
+    discriminator, generator = map(bert_jax.load, folders)
+    assert (discriminator.config.hidden_size, generator.config.hidden_size) == (32, 16)
+    assert generator.fill_mask("w1 [MASK] w2")[0][0].probability > 0
+    assert discriminator.encode("w1 w2").shape == (1, 32)
+    with pytest.raises(UserError, match="masked-language-model head"):
+        discriminator.fill_mask("w1 [MASK]")
+    run_export(source / "run", tmp_path / "all", all_steps=True)
+    assert (tmp_path / "all" / "step-4" / "generator" / "config.json").is_file()
+    run_export(source / "run", source / "folder")  # which it may replace
+    with pytest.raises(UserError, match="moments are those of two networks"):
+        run_export(source / "run", tmp_path / "moments", optimizer_state=True)
+
+
+def test_another_run_starts_from_the_discriminator(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """And one of two networks from both."""
+    values = {"optimizer.learning_rate": 0.0, "seed": 7}
+    plain = {"data.replaced_tokens": False, "data.masking": "token"}
+    config = config_of(store, init=f"{source}/run@4").replace(values | plain)
+    loop.pretrain(config, tmp_path / "mlm")
+    said = capsys.readouterr().out
+    assert f"{source}/run@4 is a discriminator; its generator is left out" in said
+    run_export(tmp_path / "mlm", tmp_path / "exported")
+    ours = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")
+    theirs = safetensors.numpy.load_file(source / "folder/discriminator/model.safetensors")
+    shared = [name for name in theirs if name.startswith("electra.")]
+    for name in shared:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+    both = config_of(store, init=f"{source}/run@4").replace(values)
+    loop.pretrain(both, tmp_path / "both")
+    run_export(tmp_path / "both", tmp_path / "pair")
+    for kind in ("discriminator", "generator"):
+        ours, theirs = (
+            safetensors.numpy.load_file(place / kind / "model.safetensors")
+            for place in (tmp_path / "pair", source / "folder")
+        )
+        for name, tensor in theirs.items():
+            np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
+
+
+def test_a_stopped_run_resumes_with_the_same_bits(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    config = config_of(store)
+    with pytest.raises(StoppedError):
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
+    loop.pretrain(config, tmp_path / "run")
+    run_export(tmp_path / "run", tmp_path / "folder")
+    for kind in ("discriminator", "generator"):
+        ours, theirs = (
+            safetensors.numpy.load_file(place / kind / "model.safetensors")
+            for place in (tmp_path / "folder", source / "folder")
+        )
+        for name, tensor in theirs.items():
+            np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model__generator__hidden_size": 64}, "hidden_size=64 is wider than the model"),
+        ({"model__generator__hidden_size": 15}, "hidden_size=15 is not a multiple of"),
+        ({"data__pairing": "nsp"}, "replaced-token detection has no sentence pairs"),
+        ({"objectives": "rtd"}, 'set "mlm,rtd"'),
+        ({"objectives": "mlm,rtd", "data__replaced_tokens": False}, "makes no labels for rtd"),
+    ],
+)
+def test_wrong_settings_are_one_line(
+    changes: dict, says: str, store: TokenStore, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says) as error:
+        loop.pretrain(config_of(store, **changes), tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+def test_parameters_and_operations_of_both_networks_count(store: TokenStore) -> None:
+    config = config_of(store)
+    model, shared = config.model, 16 * (config.model.vocab_size + 32 + 2) + 2 * 16
+    alone = parameter_count(model, ("rtd",)), parameter_count(generator_of(model), ("mlm",))
+    assert parameter_count(model, BOTH) == sum(alone) - shared
+    (phase,) = config.phases
+    one = step_flops(config.replace({"data.replaced_tokens": False}), phase)
+    assert one < step_flops(config, phase) < 2 * one
+
+
+def test_a_generator_reads_positions_through_its_dense_layer() -> None:
+    started = load("demo").model
+    model = dataclasses.replace(started, generator=GeneratorConfig(hidden_size=64))
+    found = generator_of(model)
+    assert (found.initializer, found.embedding_size) == ("random", model.hidden_size)
