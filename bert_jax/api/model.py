@@ -431,9 +431,9 @@ def load(path: Path | str) -> Model:
 
     Args:
         path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
-            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT or ALBERT. One saved
-            without some of its heads can be loaded; methods that need them raise. What a folder of
-            sentence-transformers has besides makes the vectors of `encode`.
+            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT, ALBERT or ELECTRA. One
+            saved without some of its heads can be loaded; methods that need them raise. What a
+            folder of sentence-transformers has besides makes the vectors of `encode`.
 
     Raises:
         UserError: no such folder, a file that is missing or damaged, weights that are not finite,

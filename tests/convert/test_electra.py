@@ -118,7 +118,7 @@ def test_a_model_that_no_class_computes_is_refused(change, says):
 
 
 def test_keys_of_a_folder_that_have_no_effect_are_known(capsys):
-    """The last one is in KoELECTRA's and Danish ELECTRA's."""
+    """The last one is in those of a Danish ELECTRA."""
     for key, value in {"summary_last_dropout": 0.3, "generator_size": "0.25"}.items():
         assert read(VALUES | {key: value}) == CONFIG
     assert capsys.readouterr().err == ""
