@@ -10,7 +10,7 @@ from etils import epath
 from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
 from bert_jax.finetune.results import run_result, write_results
-from bert_jax.finetune.task_data import TaskData, open_task
+from bert_jax.finetune.task_data import TaskData, open_task, with_teacher
 from bert_jax.training import loop
 from bert_jax.training.options import DEFAULTS, RunOptions
 from bert_jax.training.resolve import naming_modules
@@ -40,7 +40,8 @@ def finetune(
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
     with naming_modules(folder):  # of the kind of task
-        data = data or open_task(config, Workdir.open(folder))
+        workdir = Workdir.open(folder)
+        data = data or with_teacher(open_task(config, workdir), config, workdir)
     loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data
 

@@ -15,6 +15,7 @@ from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.convert.layouts.known_layouts import positions_after_pad
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.probe import check_probe, with_probe
@@ -25,6 +26,7 @@ from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.task_kinds import KINDS, check_given, kind_of
+from bert_jax.finetune.teacher import Teacher, check_teaching, find_teacher
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
@@ -90,11 +92,16 @@ class TaskData:
     train: TaskSplit
     held_out: TaskSplit
     sources: tuple[str, ...] = ()
+    teacher: Teacher | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.labels[:_SHOWN]) + (", …" if len(self.labels) > _SHOWN else "")
         labels = f"; {count(len(self.labels), 'label')}: {shown}"
         return f"{self.train} for training; {self.held_out} held out{labels}"
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {"teacher": self.teacher.digest} if self.teacher else {}
 
     @property
     def files(self) -> dict[str, Any]:
@@ -138,6 +145,16 @@ class TaskData:
             held_out, measure, names[0], self.corpus(config), per_token=self.kind.per_token
         )
         return PhaseData(train.shape, train, evaluated, "examples", train.sequences)
+
+    def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "TaskData":
+        """Returns the data with the soft labels of the teacher among the targets for training."""
+        if self.teacher is None:
+            return self
+        split = self.train
+        outputs = self.teacher.outputs(split.examples, split.digest, workdir, job)
+        soft = self.kind.soft_targets(outputs, split.prepared, config.task.temperature)
+        prepared = dataclasses.replace(split.prepared, targets=split.prepared.targets | soft)
+        return dataclasses.replace(self, train=dataclasses.replace(split, prepared=prepared))
 
     def corpus(self, config: Config) -> Corpus:
         """Returns what a task has in place of the counts of a text's tokens."""
@@ -248,6 +265,12 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
     return TaskData(task.data, kind, tokenizer, split(train), split(held_out))
 
 
+def with_teacher(data: TaskData, config: Config, workdir: Workdir) -> TaskData:
+    """Returns the examples of a run with the model that teaches it; errors as `find_teacher`."""
+    teacher = find_teacher(config, workdir, data.kind, data.labels)
+    return dataclasses.replace(data, teacher=teacher)
+
+
 def digest_of(kind: TaskKind, examples: Examples) -> str:
     """Returns the digest of what a model learns from, whatever its tokenizer."""
     return json_digest([kind.name, list(examples.labels), kind.content(examples)])
@@ -286,3 +309,4 @@ def check_task(config: Config) -> None:
     check_unused(config.task, others, f"for {config.task.name}; leave it out")
     check_probe(config, per_token=own.per_token)
     check_softmax(config)
+    check_teaching(config.task, own)

@@ -10,6 +10,7 @@ as if the run had done the updates before it.
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -120,21 +121,20 @@ def find_initial(
     return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
 
 
-def check_init(init: str) -> None:
-    """Raises UserError for a `config.init` that is no folder, or of a model that must be imported
-    first."""
+def check_init(init: str, key: str = "config.init") -> None:
+    """Raises UserError for the model of a key that is no folder, or that must be imported first."""
     path = to_path(split_step(init)[0])
     with storage_errors(init):
         is_folder, is_foreign = path.is_dir(), path.is_file() or is_google_bert(path)
     if init.startswith(hub.PREFIX) or is_foreign:
         raise UserError(
-            f"config.init={init}: import it first: bert-jax convert import --from={init} "
+            f"{key}={init}: import it first: bert-jax convert import --from={init} "
             "--out=…; then give that folder"
         )
     if not is_folder:
         check_not_special(path)
         raise UserError(
-            f"config.init={init}: no such folder; give that of a run, an import or an export"
+            f"{key}={init}: no such folder; give that of a run, an import or an export"
             f"{import_hint(init)}"
         )
 
@@ -295,7 +295,9 @@ def _fitted(
         carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
     groups = frozenset(weights.groups_in(params))
     copied = vocabulary.source >= 0 if vocabulary else None
-    return InitialState(leaves | carried, groups, _digest(params, carried), copied, tuple(notes))
+    return InitialState(
+        leaves | carried, groups, arrays_digest(params, carried), copied, tuple(notes)
+    )
 
 
 def _check_architecture(config: Config, theirs: ModelConfig) -> None:
@@ -336,7 +338,9 @@ def _vocabulary(
     )
 
 
-def _digest(params: Mapping[str, Any], others: Mapping[str, np.ndarray]) -> str:
+def arrays_digest(
+    params: Mapping[str, Any], others: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> str:
     """Returns the sha256 of all arrays by name."""
     named = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
     arrays = {**named, **others}

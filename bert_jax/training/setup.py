@@ -133,6 +133,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         init=initial.digest if initial else None,
         init_step=initial.step if initial else 0,
         init_origin=initial.origin if initial else "",
+        digests=data.digests,
         files=data.files,
     )
     peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
@@ -149,6 +150,20 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     program = step_module.make_step_functions(config, mesh, phases[0].data.held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, data, program, mesh, phases, description, job, initial)
+
+
+def with_outputs(run: RunContext) -> RunContext:
+    """Returns the run with what its data compute once, see `RunData.with_outputs`; all processes of
+    the job call it, after the workdir was claimed."""
+    with run.job.clock.activity("data"):
+        data = run.data.with_outputs(run.config, run.workdir, run.job)
+    if data is run.data:
+        return run
+    phases = tuple(
+        dataclasses.replace(phase, data=data.phase(run.config, phase.config, run.mesh))
+        for phase in run.phases
+    )
+    return dataclasses.replace(run, data=data, phases=phases)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

@@ -112,7 +112,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
 
     def loss_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
         outputs = nnx.merge(graph, params)(batch, key)
-        return objectives.all_sums(outputs, batch, corpus, counts)
+        loss, sums = objectives.all_sums(outputs, batch, corpus, counts)
+        return objectives.with_teacher(loss, sums, outputs, batch, counts, config.task)
 
     def start_phase(state: State) -> State:
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}

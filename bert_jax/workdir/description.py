@@ -54,6 +54,7 @@ def describe(
     init: str | None = None,
     init_step: int = 0,
     init_origin: str = "",
+    digests: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
@@ -66,6 +67,7 @@ def describe(
         init: digest of the model that the run starts from.
         init_step: updates done before the run, see `config.init_optimizer`.
         init_origin: name and commit of this model on the Hugging Face hub.
+        digests: of what else it learns from, see `run_data.RunData`.
         files: of a task, see `run_data.RunData`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
@@ -82,6 +84,7 @@ def describe(
             **head_of(config.model),
             **({"init": init} if init else {}),
             **({"init_step": init_step} if init_step else {}),
+            **digests,
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
@@ -150,7 +153,11 @@ _BUDGET: Final = {
 }
 _FORM: Final = {
     "config": {"phases": [{"steps": int}]},
-    "data": {"init_step?": json_record.count, "init?": json_record.text},
+    "data": {
+        "init_step?": json_record.count,
+        "init?": json_record.text,
+        "teacher?": json_record.text,
+    },
     "adopted?": [{"state": str}],
     "time_budget?": _is_budget,
     "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},

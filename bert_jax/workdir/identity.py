@@ -21,6 +21,7 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\]")
+_MODELS = {"data.init": "config.init", "data.teacher": "config.task.teacher"}  # digest -> its key
 _BITS = ": the last bits may differ"
 _SHOWN = 3  # differences listed in the message about another run's checkpoint
 
@@ -165,8 +166,9 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
         refused = refused | {store: stores}  # may change; shown here as the cause
-    if "data.init" in refused:  # the digest of the model that config.init names
-        refused = refused | {"config.init": (before.get("config.init"), after.get("config.init"))}
+    for digest, key in _MODELS.items():
+        if digest in refused:
+            refused = refused | {key: (before.get(key), after.get(key))}
     if frozen:
         raise UserError(
             f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "
