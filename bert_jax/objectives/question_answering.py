@@ -77,12 +77,13 @@ def _soft_sums(
     loss_2xBxN = divergence(scores_2xBxNxS, teacher_2xBxNxS)
     guess_2xBxN = teacher_2xBxNxS.argmax(-1)
     same_2xBxN = scores_2xBxNxS.argmax(-1) == guess_2xBxN
+    at_cls_2xBxN = guess_2xBxN == batch["cls_positions"][None]
     even_BxN = jnp.log(inside_BxNxS.sum(-1)) - entropy(teacher_2xBxNxS).mean(0)
     return {
         "teacher_loss": jnp.sum(loss_2xBxN.mean(0) * weights_BxN),
         "teacher_correct": jnp.sum(same_2xBxN.all(0) * weights_BxN),
         "teacher_even": jnp.sum(even_BxN * weights_BxN),
-        "teacher_first": jnp.sum((guess_2xBxN == batch["cls_positions"]).all(0) * weights_BxN),
+        "teacher_first": jnp.sum(at_cls_2xBxN.all(0) * weights_BxN),
     }
 
 
