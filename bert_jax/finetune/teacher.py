@@ -54,7 +54,7 @@ class _Model:
 
     @property
     def digest(self) -> str:
-        """Of all that its outputs for a text depend on."""
+        """The digest of all that its outputs for a text depend on."""
         parts = {
             "weights": arrays_digest(self.read.params),
             "tokenizer": self.read.tokenizer.digest,

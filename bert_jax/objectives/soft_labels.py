@@ -132,7 +132,7 @@ def _label_sums(logits: jax.Array, batch: Batch, weights: jax.Array, temperature
 
 
 def _label_baselines(sums: Mapping[str, Any], count: float) -> dict[str, float]:
-    """As `_class_baselines`, the mean over labels."""
+    """The mean over labels of what `_class_baselines` has of classes."""
     means, guesses = (np.asarray(sums[f"teacher_{x}"], np.float64) for x in ("sum", "guesses"))
     constants = [_entropy(np.array([mean, 1 - mean])) for mean in means / count]
     return {

@@ -23,8 +23,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune import teacher as teachers
-from bert_jax.finetune.runs import finetune
-from bert_jax.finetune.task_data import TaskData, open_task, with_teacher
+from bert_jax.finetune.runs import finetune, open_taught
+from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.finetune.tasks import soft_answers, tagging
 from bert_jax.finetune.tasks.labeled_examples import Question
 from bert_jax.finetune.tasks.qa import Lengths, windows
@@ -76,7 +76,7 @@ def opened(config: Config, workdir: Path, job: Job) -> TaskData:
     """The data of a run that has claimed its workdir."""
     workdir.mkdir(parents=True, exist_ok=True)
     nowhere = Workdir.open("/nowhere/run")
-    data = with_teacher(open_task(config, nowhere), config, nowhere)
+    data = open_taught(config, nowhere)
     return data.with_outputs(config, Workdir.open(workdir), job)
 
 
@@ -318,7 +318,7 @@ def test_seeds_ask_the_teacher_once(
 ) -> None:
     config = student(folder, run)
     found = Workdir.open(tmp_path)
-    data = with_teacher(open_task(config, found), config, found)
+    data = open_taught(config, found)
     files = []
     for name in ("seed-0", "seed-1"):
         (tmp_path / name).mkdir()
