@@ -3,7 +3,8 @@ r"""DistilBERT: six layers learn from the predictions and the states of BERT-bas
     bert-jax convert import --from=hf:google-bert/bert-base-uncased --out=teacher
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=teacher --out=STORE
-    bert-jax pretrain --config=distil --config.teacher=teacher --config.data.store=STORE --workdir=RUN
+    bert-jax pretrain --config=distil --config.teacher=teacher --config.data.store=STORE \
+        --workdir=RUN
 
 Sanh et al. 2019 (arXiv 1910.01108) and its research code: 5 · T² · KL at T = 2 over all real
 positions, 2 · masked tokens, 1 · (1 - cosine) of the last states; the student starts as layers 0,

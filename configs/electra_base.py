@@ -6,7 +6,7 @@ r"""ELECTRA-base: a generator 256 wide replaces tokens, a model of BERT-base's s
 2e-4 and 766,000 steps (Clark et al. 2020, appendix A; google-research/electra). 109,483,009
 parameters of the discriminator, as in transformers' ElectraForPreTraining (checked by a test).
 Published: 85.1 on the development sets of GLUE, 82.7 on the test sets; not measured here. The
-differences are those of `electra_small`.
+differences are those of `electra_small`, bfloat16 among them.
 """
 
 from ml_collections import ConfigDict

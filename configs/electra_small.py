@@ -1,4 +1,4 @@
-r"""ELECTRA-small as in the paper: a generator 64 wide replaces tokens, a model 256 wide tells which.
+r"""ELECTRA-small of the paper: a generator 64 wide replaces tokens, a model 256 wide tells which.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=vocab.txt --out=STORE

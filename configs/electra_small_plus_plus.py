@@ -1,16 +1,17 @@
-r"""ELECTRA-small++, the released small model: rows of 512 tokens, a generator as large as the model.
+r"""ELECTRA-small++, the released one: rows of 512 tokens, a generator as large as the model.
 
     bert-jax pretrain --config=electra_small_plus_plus --config.data.store=STORE --workdir=RUN
 
 `electra_small` at length 512 with 79 predictions, a generator of the full width and 4,000,000
 steps, on more text than Wikipedia and books (README of google-research/electra). Published: 77.4
-on the test sets of GLUE; not measured here. The differences are those of `electra_small`.
+on the test sets of GLUE; not measured here. The differences are those of `electra_small`,
+bfloat16 among them.
 """
 
 from ml_collections import ConfigDict
 
-from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.defaults import config_dict
+from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.configs import electra_small
 
 SLICE = "v5e-16"

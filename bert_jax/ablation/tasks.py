@@ -12,7 +12,8 @@ from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.errors import UserError, nearest
-from bert_jax.finetune.task_data import check_task, digest_of
+from bert_jax.finetune.check_task import check_task
+from bert_jax.finetune.task_data import digest_of
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.storage.remote import from_any_folder, is_remote
 

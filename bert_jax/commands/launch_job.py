@@ -22,7 +22,8 @@ _TASK = "finetune"
 # Commands that may run as several processes.
 JOBS = {**pretrain.COMMANDS, _TASK: finetune.COMMANDS[_TASK]}
 _STORE = "config.data.store"
-_MODEL = ("config.init", "config.task.tokenizer")  # an image may have them
+# An image may have them, and a run that resumes does not need them.
+_MODEL = ("config.init", "config.task.tokenizer", "config.task.teacher")
 _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
@@ -158,6 +159,7 @@ def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
     if is_task:
         required = {"config.task.data": task.data}
         others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
+        others |= {"config.task.teacher": task.teacher}
     return required | {key: path for key, path in others.items() if path}
 
 

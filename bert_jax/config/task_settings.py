@@ -71,6 +71,12 @@ class TaskConfig:
     layers: str = ""
     join: Join = "concat"  # of these layers
     pooling: Pooling = "mean"  # over the tokens of an example
+    # A fine-tuned model whose outputs for the training examples are learned beside their labels.
+    teacher: str = field(default="", metadata=FREE)
+    # Of the softmax of both; and the share of the teacher in the loss. The defaults are those of
+    # DistilBERT's run_squad_w_distillation.py: alpha_ce, alpha_squad = 0.5.
+    temperature: Annotated[float, Within(0, 1e4, without=(0,))] = field(default=2.0, metadata=FREE)
+    teacher_weight: Share = field(default=0.5, metadata=FREE)
 
 
 def check_unused(task: TaskConfig, keys: Iterable[str], why: str) -> None:

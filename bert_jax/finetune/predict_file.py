@@ -6,28 +6,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from bert_jax.config.recorded import config_of
-from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.sources import read_model
-from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError, count
+from bert_jax.finetune.find_model import find_model
 from bert_jax.finetune.predictor import Predictor
-from bert_jax.finetune.results import FILE, kept_step
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.runtime.console import console
-from bert_jax.storage import json_record
 from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
-from bert_jax.storage.remote import storage_errors
-from bert_jax.workdir import description
 from bert_jax.workdir.inputs import inputs_of_model
-from bert_jax.workdir.layout import Workdir, split_step
 
 PREDICTIONS: Final = OutputKind("file of predictions", None, in_buckets=False)
-_RESULTS: Final = {
-    "metrics": lambda value: json_record.has_form(value, [json_record.text]) and value,
-    "runs": lambda value: json_record.has_form(value, [{"run": json_record.file_name}]) and value,
-}
 
 
 def predict(
@@ -79,37 +68,3 @@ def predict(
         write_output(path, data, PREDICTIONS, inputs=inputs, overwrite=overwrite)
     said = [f"{count(len(examples.examples), 'prediction')} of {found} in {out}"]
     console.print(", ".join([*said, *examples.notes, *notes]), markup=False)
-
-
-def find_model(model: str) -> tuple[str, Config | None]:
-    """Returns the model to read, as `read_model` takes it, and the configuration of its run.
-
-    Of a folder of several seeds, the run with the best result; of a run, the step that
-    `config.task.keep` names, unless one is given.
-    """
-    path, step = split_step(model)
-    folder = Path(path)
-    if (folder / FILE).is_file() and not (folder / "config.json").is_file():
-        best = folder / _best_seed(folder / FILE)
-        return find_model(str(best) if step is None else f"{best}@{step}")
-    run = Workdir.open(path)
-    if not run.checkpoints.is_dir():
-        return model, None
-    config = config_of(description.read_description(run))
-    if step is None:
-        step = kept_step(run, config)
-    return f"{path}@{step}", config
-
-
-def _best_seed(file: Path) -> str:
-    """Returns the folder of the run with the best result."""
-    try:
-        with storage_errors(file):
-            values = json_record.read_json(file, _RESULTS)
-        runs, first = values["runs"], values["metrics"][0]
-        form = {first: lambda value: value is None or json_record.number(value)}
-        if not all(json_record.has_form(run, form) for run in runs):
-            raise ValueError(f"{shown(first)} is not in all runs")
-        return str(max(runs, key=lambda run: run[first] if run[first] is not None else -1)["run"])
-    except ValueError as error:
-        raise UserError(f"{file}: not written by `bert-jax finetune` ({error})") from None

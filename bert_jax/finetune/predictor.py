@@ -3,7 +3,7 @@
 Sizes: B examples of C sequences, S positions, n tokens of a sequence, L outputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, check_no_padding
-from bert_jax.finetune.tasks.kind import TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.task_kinds import kind_of_model
 from bert_jax.objectives.known_objectives import task_of
@@ -73,23 +73,42 @@ class Predictor:
         Raises:
             UserError: the model outputs values that are not finite, or its rows are too short.
         """
+        prepared, logits = self.outputs(task, examples, length=length)
+        return self.kind.predictions(task, examples, prepared, logits), prepared.notes
+
+    def outputs(
+        self,
+        task: TaskConfig,
+        examples: Examples,
+        *,
+        length: int | None = None,
+        advance: Callable[[], None] = lambda: None,
+    ) -> tuple[Prepared, list[np.ndarray]]:
+        """Returns the examples as the model reads them, and its logits for all that was prepared;
+        arguments and errors as `predictions`, and `advance` as `logits`."""
         limit = min(length or self._positions, self._positions)
         context = TaskContext(task, self._tokenizer, self._config, limit)
         prepared = self.kind.prepare(context, examples)
-        logits = self.logits(prepared.encoded)
-        return self.kind.predictions(task, examples, prepared, logits), prepared.notes
+        return prepared, self.logits(prepared.encoded, advance=advance)
 
     def predictions_of(self, examples: tuple[Any, ...], **settings: Any) -> Sequence[Any]:
         """Returns the predictions for examples without labels; settings: of `config.task`."""
         task = self.kind.with_settings(TaskConfig(name=self.kind.name), settings)
         return self.predictions(task, Examples("", self.kind.name, self.labels, examples, {}))[0]
 
-    def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
+    def logits(
+        self,
+        encoded: Encoded,
+        *,
+        batch_size: int = 32,
+        advance: Callable[[], None] = lambda: None,
+    ) -> list[np.ndarray]:
         """Returns the logits of each example, [L]; of its tokens, [n, L]; of its sequences, where
         it has several, [C, L].
 
         Args:
             batch_size: examples per batch; rounded up to an equal number for each device.
+            advance: called after each batch.
 
         Raises:
             UserError: the model outputs values that are not finite; or as `check_no_padding`.
@@ -107,6 +126,7 @@ class Predictor:
             for line, example in enumerate(chosen):
                 own = slice(int(lengths[example, 0])) if self.kind.per_token else all_or_first
                 found[example] = logits[line, own]
+            advance()
         if not all(np.isfinite(one).all() for one in found):
             raise UserError("the model outputs NaN or infinite values; give an earlier step")
         return found

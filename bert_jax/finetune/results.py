@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.finetune.find_model import FILE, kept_step
 from bert_jax.finetune.task_data import TaskData
 from bert_jax.metrics import run_records
 from bert_jax.metrics.run_records import shown
@@ -20,7 +20,6 @@ from bert_jax.storage.remote import open_path, put, storage_errors
 from bert_jax.training.claim import check_free
 from bert_jax.workdir.layout import Workdir
 
-FILE: Final = "results.json"
 _RESULTS: Final = dict.fromkeys(("task", "metrics", "runs"), object)
 _SEED: Final = re.compile(r"seed-\d+")
 
@@ -36,12 +35,6 @@ def _has_seeds(folder: epath.Path) -> bool:
 
 
 SEEDS: Final = OutputKind("folder of runs", _has_seeds, is_folder=True)
-
-
-def kept_step(run: Workdir, config: Config) -> int:
-    """Returns the step that `config.task.keep` names."""
-    (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
-    return step
 
 
 def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:

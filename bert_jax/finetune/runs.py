@@ -11,6 +11,7 @@ from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import TaskData, open_task
+from bert_jax.finetune.teacher import find_teacher
 from bert_jax.training import loop
 from bert_jax.training.options import DEFAULTS, RunOptions
 from bert_jax.training.resolve import naming_modules
@@ -40,9 +41,17 @@ def finetune(
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
     with naming_modules(folder):  # of the kind of task
-        data = data or open_task(config, Workdir.open(folder))
+        data = data or open_taught(config, Workdir.open(folder))
     loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data
+
+
+def open_taught(config: Config, workdir: Workdir) -> TaskData:
+    """Reads the examples of `config.task`, and finds the model that teaches a run, if it has one;
+    errors as `open_task` and `find_teacher`."""
+    data = open_task(config, workdir)
+    teacher = find_teacher(config, workdir, data.kind, data.labels)
+    return dataclasses.replace(data, teacher=teacher)
 
 
 def finetune_seeds(

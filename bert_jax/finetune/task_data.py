@@ -11,20 +11,21 @@ import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.config.task_settings import TaskConfig, check_unused
-from bert_jax.convert.layouts.known_layouts import positions_after_pad
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.probe import check_probe, with_probe
+from bert_jax.finetune.check_task import check_task
+from bert_jax.finetune.probe import with_probe
 from bert_jax.finetune.task_evaluation import HeldOutExamples
 from bert_jax.finetune.task_tokenizer import find_tokenizer
-from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
-from bert_jax.finetune.tasks.task_kinds import KINDS, check_given, kind_of
+from bert_jax.finetune.tasks.task_kinds import kind_of
+from bert_jax.finetune.teacher import Teacher
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
@@ -35,7 +36,6 @@ from bert_jax.storage.remote import storage_errors
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 
-SHORTEST: Final = 5  # tokens of an example: room for a token of both texts of a pair of BERT's
 _SHOWN: Final = 10  # labels in the log
 # Keys that follow from others of the task.
 _DECIDED_BY: Final = {
@@ -90,11 +90,16 @@ class TaskData:
     train: TaskSplit
     held_out: TaskSplit
     sources: tuple[str, ...] = ()
+    teacher: Teacher | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.labels[:_SHOWN]) + (", …" if len(self.labels) > _SHOWN else "")
         labels = f"; {count(len(self.labels), 'label')}: {shown}"
         return f"{self.train} for training; {self.held_out} held out{labels}"
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {"teacher": self.teacher.digest} if self.teacher else {}
 
     @property
     def files(self) -> dict[str, Any]:
@@ -138,6 +143,16 @@ class TaskData:
             held_out, measure, names[0], self.corpus(config), per_token=self.kind.per_token
         )
         return PhaseData(train.shape, train, evaluated, "examples", train.sequences)
+
+    def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "TaskData":
+        """Returns the data with the soft labels of the teacher among the targets for training."""
+        if self.teacher is None:
+            return self
+        split = self.train
+        outputs = self.teacher.outputs(split.examples, split.digest, workdir, job)
+        soft = self.kind.soft_targets(outputs, split.prepared, config.task.temperature)
+        prepared = dataclasses.replace(split.prepared, targets=split.prepared.targets | soft)
+        return dataclasses.replace(self, train=dataclasses.replace(split, prepared=prepared))
 
     def corpus(self, config: Config) -> Corpus:
         """Returns what a task has in place of the counts of a text's tokens."""
@@ -251,38 +266,3 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
 def digest_of(kind: TaskKind, examples: Examples) -> str:
     """Returns the digest of what a model learns from, whatever its tokenizer."""
     return json_digest([kind.name, list(examples.labels), kind.content(examples)])
-
-
-def check_softmax(config: Config) -> None:
-    """Raises UserError for the loss over padded rows where there is no padding as transformers has
-    it."""
-    if config.task.answer_softmax == TaskConfig().answer_softmax:
-        return
-    (phase,), key = config.phases, f"config.task.answer_softmax={config.task.answer_softmax}"
-    if phase.examples_per_row != 1:
-        raise UserError(f"{key} needs padded rows: set '--config.phases[0].examples_per_row=1'")
-    if config.model.local_attention:
-        raise UserError(f"{key}: padding reads no text outside of its window; leave it out")
-    if positions_after_pad(config.model):
-        raise UserError(
-            f"{key}: RoBERTa gives padding a position of its own, bert-jax does not; leave it out"
-        )
-    if config.task.layers:
-        raise UserError(f"{key} cannot be used with a frozen encoder; leave out config.task.layers")
-
-
-def check_task(config: Config) -> None:
-    """Raises UserError if a configuration is not that of a task."""
-    own = check_given(config)
-    metrics.check_installed()
-    if len(config.phases) != 1:
-        raise UserError(f"config.phases: {len(config.phases)} phases; a task has one")
-    if config.phases[0].seq_length < SHORTEST:
-        raise UserError(
-            f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
-        )
-    others = (key for kind in KINDS.values() for key in kind.own_settings)
-    others = (key for key in others if key not in own.own_settings)
-    check_unused(config.task, others, f"for {config.task.name}; leave it out")
-    check_probe(config, per_token=own.per_token)
-    check_softmax(config)

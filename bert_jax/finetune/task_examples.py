@@ -18,7 +18,7 @@ from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, re
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, MeshConfig
-from bert_jax.finetune.results import kept_step
+from bert_jax.finetune.find_model import kept_step
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.finetune.task_evaluation import batch_on_devices
 from bert_jax.objectives import total as objectives

@@ -32,6 +32,10 @@ _BY_LAST_PART: Final = {
     "baseline_loss": "Loss of always predicting the frequencies of the labels: the loss without "
     "reading the text.",
     "baseline_accuracy": "Accuracy of always predicting the most frequent label.",
+    "teacher_loss": "Divergence from the probabilities of the teacher, in nats, or squared error.",
+    "teacher_agreement": "Share of the first guesses that are those of the teacher.",
+    "baseline_teacher_loss": "Divergence of the best constant prediction from the teacher.",
+    "baseline_teacher_agreement": "Agreement of the best constant prediction with the teacher.",
     "source_loss": "Loss of predicting the frequencies of the labels in the example's source.",
     "source_accuracy": "Accuracy of predicting the most frequent label of the example's source.",
     "precision": "Share of the tokens that seem to be replaced that are.",

@@ -18,6 +18,7 @@ from bert_jax.objectives.sequence_classification import (
     reads_pooler,
     sequence_logits,
 )
+from bert_jax.objectives.soft_labels import OF_CLASSES
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -37,6 +38,7 @@ MULTIPLE_CHOICE = Objective(
     logits=sequence_logits,  # a score for each sequence, [B, N·C, 1]
     sums=_sums,
     baselines=class_baselines,
+    soft=OF_CLASSES,
     flops=partial(classifier_flops, outputs=1),
     needs_pooler=reads_pooler,
     outputs=1,

@@ -12,6 +12,7 @@ from bert_jax.config.schema import DataConfig, ModelConfig, PhaseConfig
 from bert_jax.config.task_settings import Pooling
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.soft_labels import SoftLoss
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -106,6 +107,7 @@ class Objective:
     # Of a task: how many logits its head has, if not one for each label; how many labels it needs.
     outputs: int | None = None
     labels: int | None = None
+    soft: SoftLoss | None = None  # of a task: the loss against what a teacher predicts
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     needs_pooler: Callable[[Any], bool] = lambda config: False  # in a model of this `ModelConfig`
     task: str = ""  # what it predicts, a clause for pages and model cards

@@ -28,7 +28,7 @@ BINS: Final = _ROOT**2
 
 
 class Detection(NamedTuple):
-    """What the discriminator says, and what is right."""
+    """Answers of the discriminator, and the right ones."""
 
     logits: jax.Array  # float32 [B, S], positive where a token seems to be replaced
     replaced: jax.Array  # int32 [B, S], 1 where the token is another than in the text

@@ -19,6 +19,7 @@ from bert_jax.model.heads import TaskHead, class_logits
 from bert_jax.objectives.class_labels import binary_loss, class_baselines, class_sums, entropy
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor, transform_tensors
+from bert_jax.objectives.soft_labels import OF_CLASSES, OF_LABELS, OF_SCORES, SoftLoss
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -99,7 +100,9 @@ def classifier_flops(
     return 2 * examples * (dense + model.head_width * (outputs or len(model.head.labels)))
 
 
-def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Objective:
+def _objective(
+    name: str, title: str, sums: Callable, baselines: Callable, soft: SoftLoss
+) -> Objective:
     """Returns an objective with the classifier, of which a model has at most one."""
     return Objective(
         name=name,
@@ -110,6 +113,7 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
         logits=sequence_logits,
         sums=sums,
         baselines=baselines,
+        soft=soft,
         flops=classifier_flops,
         needs_pooler=reads_pooler,
         # The names of RoBERTa, since BERT's own are those of its token classifier, too.
@@ -129,12 +133,15 @@ def reads_pooler(config: TaskModelConfig) -> bool:
 
 
 SINGLE_LABEL = _objective(
-    "single_label_classification", "Classification", _single_label_sums, class_baselines
+    "single_label_classification", "Classification", _single_label_sums, class_baselines, OF_CLASSES
 )
 MULTI_LABEL = _objective(
     "multi_label_classification",
     "Multi-label classification",
     _multi_label_sums,
     _multi_label_baselines,
+    OF_LABELS,
 )
-REGRESSION = _objective("regression", "Regression", _regression_sums, _regression_baselines)
+REGRESSION = _objective(
+    "regression", "Regression", _regression_sums, _regression_baselines, OF_SCORES
+)

@@ -11,6 +11,7 @@ from bert_jax.model.heads import TaskHead, class_logits
 from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor, transform_tensors
+from bert_jax.objectives.soft_labels import OF_CLASSES
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -41,6 +42,7 @@ TOKEN_CLASSIFICATION = Objective(
     logits=token_logits,
     sums=_sums,
     baselines=class_baselines,
+    soft=OF_CLASSES,
     flops=token_flops,
     tensors=(
         *transform_tensors("tagger"),

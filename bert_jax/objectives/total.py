@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
+from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.parallel.global_batch import Batch
 
 ROWS = "rows"  # of the sums of an evaluation: those of each row
@@ -62,6 +64,30 @@ def all_sums(
     return loss, sums
 
 
+def with_teacher(
+    loss: jax.Array,
+    sums: Sums,
+    outputs: Mapping[str, jax.Array],
+    batch: Batch,
+    counts: Mapping[str, jax.Array],
+    task: TaskConfig,
+) -> tuple[jax.Array, Sums]:
+    """Returns the loss and the sums of `all_sums` with those of a teacher's soft labels, if the
+    batch has them; unchanged if not.
+
+    counts: `denominators` of the global batch.
+    """
+    if TEACHER not in batch:
+        return loss, sums
+    ((name, logits),) = outputs.items()  # the objective of a task
+    objective, share = OBJECTIVES[name], task.teacher_weight
+    assert objective.soft is not None
+    weights = objective.prediction_weights(batch)
+    own = objective.soft.sums(logits, batch, weights, task.temperature)
+    soft = objective.soft.scale(task.temperature) * own["teacher_loss"] / counts[name]
+    return (1 - share) * loss + share * soft, {**sums, name: {**sums[name], **own}}
+
+
 def row_sums(outputs: Mapping[str, jax.Array], batch: Batch, corpus: Corpus) -> Sums:
     """Returns the sums of `all_sums` for each row of a batch: their first dimension is B."""
 
@@ -76,8 +102,9 @@ def row_sums(outputs: Mapping[str, jax.Array], batch: Batch, corpus: Corpus) -> 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:
     """Returns metrics, including trivial baselines, from sums over any number of batches.
 
-    `loss` is the sum of the objectives' losses, each a mean over its predictions. Of sums that are
-    of no objective, such as how far a student is from its teacher, there are the means.
+    `loss` is the sum of the objectives' losses, each a mean over its predictions; that of a teacher
+    is not in it, so that training and held-out examples compare. Of sums that are of no objective,
+    such as how far a student is from its teacher, there are the means.
     """
     scalars = {"loss": 0.0}
     for name, own_sums in sums.items():
@@ -92,6 +119,8 @@ def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -
         if "correct" in own_sums:
             own["accuracy"] = float(own_sums["correct"]) / count
         own |= OBJECTIVES[name].baselines(own_sums, sources)
+        if (soft := OBJECTIVES[name].soft) and "teacher_loss" in own_sums:
+            own |= soft.summarize(own_sums, count)
         scalars["loss"] += own["loss"]
         scalars |= {f"{name}/{what}": value for what, value in own.items()}
     scalars["padding"] = 1 - float(sums["tokens"]["real"]) / float(sums["tokens"]["all"])

@@ -23,7 +23,7 @@ _PIECE = 2048  # positions of one device in a piece
 
 
 class Output(NamedTuple):
-    """What the logits of a network are made of; padding rows of the vocabulary have bias -inf."""
+    """The factors of a network's logits; padding rows of the vocabulary have bias -inf."""
 
     states: jax.Array  # [B, P, E]
     table: jax.Array  # [V, E]
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What is predicted at each position, besides what the teacher predicts."""
+    """Labels and weights of each position."""
 
     labels: jax.Array  # int32 [B, P]
     labelled: jax.Array  # float32 [B, P], 1 where the label counts

@@ -118,6 +118,13 @@ def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
     return P(*("data" if i == free[0] else entry for i, entry in enumerate(split)))
 
 
+def abstract_on(shapes: Any, shardings: Any) -> Any:
+    """Returns a tree of shapes as ShapeDtypeStructs with shardings."""
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
+    )
+
+
 def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:
     """Returns the NamedShardings of PartitionSpecs on a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, P))

@@ -13,7 +13,7 @@ from bert_jax.reporting.markdown import table
 _SPLITS: Final = {"train": "training", "held_out": "held out"}
 # Settings with paths on the machine that trained, and those of pretraining data.
 UNUSED: Final = (
-    *("task.data", "task.held_out", "task.tokenizer", "init", "data"),
+    *("task.data", "task.held_out", "task.tokenizer", "task.teacher", "init", "data"),
     *(f"phases[0].{field.name}" for field in fields(PhaseDataConfig)),
 )
 

@@ -10,6 +10,7 @@ from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.errors import count
 from bert_jax.metrics.run_records import is_finite
+from bert_jax.workdir.layout import split_step
 
 
 def now() -> str:
@@ -88,6 +89,10 @@ def _method(config: Config) -> str:
     epochs = f"{task.epochs:g} epochs" + "".join(
         f", {which} {steps:,} steps" for steps, which in limits if steps
     )
+    if task.teacher:
+        epochs += f", taught by {PurePath(split_step(task.teacher)[0]).name}" + (
+            f" ({task.teacher_weight:g} of the loss, temperature {task.temperature:g})"
+        )
     if task.layers:
         vectors = f"{task.join} of layers {task.layers}, {task.pooling} of the tokens"
         return f"{rates}; {epochs} of a linear head on a frozen encoder ({vectors})"

@@ -123,21 +123,20 @@ def find_initial(
     return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
 
 
-def check_source(init: str, key: str = "init") -> None:
-    """Raises UserError for a `config.init`, or another key, that is no folder, or of a model that
-    must be imported first."""
+def check_source(init: str, key: str = "config.init") -> None:
+    """Raises UserError for the model of a key that is no folder, or that must be imported first."""
     path = to_path(split_step(init)[0])
     with storage_errors(init):
         is_folder, is_foreign = path.is_dir(), path.is_file() or is_google_bert(path)
     if init.startswith(hub.PREFIX) or is_foreign:
         raise UserError(
-            f"config.{key}={init}: import it first: bert-jax convert import --from={init} "
+            f"{key}={init}: import it first: bert-jax convert import --from={init} "
             "--out=…; then give that folder"
         )
     if not is_folder:
         check_not_special(path)
         raise UserError(
-            f"config.{key}={init}: no such folder; give that of a run, an import or an export"
+            f"{key}={init}: no such folder; give that of a run, an import or an export"
             f"{import_hint(init)}"
         )
 
@@ -300,8 +299,9 @@ def _fitted(
         carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
     groups = frozenset(weights.groups_in(params))
     copied = vocabulary.source >= 0 if vocabulary else None
-    digest = array_digest(params, carried)
-    return InitialState(leaves | carried, groups, digest, copied, tuple(notes))
+    return InitialState(
+        leaves | carried, groups, arrays_digest(params, carried), copied, tuple(notes)
+    )
 
 
 def _check_architecture(config: Config, theirs: ModelConfig) -> None:
@@ -342,7 +342,7 @@ def _vocabulary(
     )
 
 
-def array_digest(
+def arrays_digest(
     params: Mapping[str, Any], others: Mapping[str, np.ndarray] = MappingProxyType({})
 ) -> str:
     """Returns the sha256 of all arrays by name."""

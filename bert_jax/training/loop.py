@@ -30,7 +30,14 @@ from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.resolve import resolve
 from bert_jax.training.run_data import OpenData
-from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
+from bert_jax.training.setup import (
+    CompiledPhase,
+    RunContext,
+    RunPhase,
+    compile_phase,
+    prepare,
+    with_outputs,
+)
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
@@ -72,6 +79,7 @@ def train(
             options.profile.check(run.config.total_steps)
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, options.adopt)
+        run = with_outputs(run)
         _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))

@@ -59,10 +59,13 @@ def start_entries(
         vectors = np.zeros((store.vocab_size, 1), np.float32)
         if store.vocab_size >= config.model.table_width:
             vectors = word_vectors(config.model, store)
-        return aligned(vectors, store.train.token_counts, copied, own)
+        found = aligned(vectors, store.train.token_counts, copied, own)
+        store.files.check()
+        return found
 
     about = {"entries": [initial.digest, sha256(copied.tobytes())]}
-    arrays = shared_arrays(key_of(config.model, store, about), compute, store, workdir, peers)
+    key = key_of(config.model, store, about)
+    arrays = shared_arrays(workdir.word_start, key, compute, peers)
     return with_rows(state, {path: (arrays[path], arrays[TAKEN]) for path in own if arrays})
 
 

@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import jax
 import numpy as np
@@ -14,8 +14,10 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.distributed.job import Job
 from bert_jax.training.evaluation_pass import EvaluationPass
 from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
 
 
 class TrainBatches(Protocol):
@@ -59,6 +61,7 @@ class RunData(description.Data, Protocol):
         path: as the configuration names it, for messages.
         sources: names of the parts that metrics are reported for.
         tokenizer: that made all ids.
+        digests: of what else a run learns from, by key in its description's data.
         files: of a task: "train" and "held_out" -> names of the files, numbers of their examples
             and of the rows left out, for its model card; empty for a store, which has a manifest.
     """
@@ -73,6 +76,9 @@ class RunData(description.Data, Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     @property
+    def digests(self) -> Mapping[str, str]: ...
+
+    @property
     def files(self) -> Mapping[str, Any]: ...
 
     def configured(self, config: Config) -> Config:
@@ -84,6 +90,14 @@ class RunData(description.Data, Protocol):
 
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         """Returns the data of a phase, planned."""
+
+    def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> Self:
+        """Returns the data with what is computed once and kept in the workdir, which belongs to the
+        run by now; itself if there is nothing. All processes of the job call it.
+
+        Raises:
+            UserError, StorageError: as `shared_arrays`, or it cannot be computed.
+        """
 
     def warn(self, config: Config) -> None:
         """Warns of data from which a run learns little."""

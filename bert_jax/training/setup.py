@@ -82,7 +82,7 @@ class RunContext:
 
     @functools.cached_property
     def frozen(self) -> tuple[Any, ...]:
-        """What a training step takes besides state and batch: the teacher's parameters."""
+        """The arguments of a training step after state and batch: the teacher's parameters."""
         if self.teacher is None:
             return ()
         shardings = jax.tree.map(lambda x: x.sharding, self.program.teacher)
@@ -149,8 +149,9 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         init=initial.digest if initial else None,
         init_step=initial.step if initial else 0,
         init_origin=initial.origin if initial else "",
+        digests={**data.digests, **({"teacher": teacher.digest} if teacher else {})},
         files=data.files,
-        teacher=teacher,
+        teacher=teacher.model if teacher else None,
     )
     peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:
@@ -170,6 +171,20 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     return RunContext(
         config, workdir, data, program, mesh, phases, description, job, initial, teacher
     )
+
+
+def with_outputs(run: RunContext) -> RunContext:
+    """Returns the run with what its data compute once, see `RunData.with_outputs`; all processes of
+    the job call it, after the workdir was claimed."""
+    with run.job.clock.activity("data"):
+        data = run.data.with_outputs(run.config, run.workdir, run.job)
+    if data is run.data:
+        return run
+    phases = tuple(
+        dataclasses.replace(phase, data=data.phase(run.config, phase.config, run.mesh))
+        for phase in run.phases
+    )
+    return dataclasses.replace(run, data=data, phases=phases)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

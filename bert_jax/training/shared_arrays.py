@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from etils import epath
 
-from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import StorageError
 from bert_jax.runtime.console import elapsed
@@ -14,24 +14,26 @@ from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.npz_file import read_npz
 from bert_jax.storage.remote import put, storage_errors
-from bert_jax.workdir.layout import Workdir
 
 Arrays = Mapping[str, np.ndarray]
 
 
 def shared_arrays(
+    path: epath.Path,
     key: str,
     compute: Callable[[], tuple[Arrays, str]],
-    store: TokenStore,
-    workdir: Workdir,
     peers: ProcessGroup,
+    *,
+    doing: str = "counting words",
 ) -> Arrays:
-    """Returns what process 0 computes from the store and writes to word_start.npz, unless the file
-    has it already. All processes of the job call it.
+    """Returns what process 0 computes and writes to a file of the workdir, unless the file has it
+    already. All processes of the job call it.
 
     Args:
-        key: of all that the arrays depend on, see `key_of`.
+        path: of the file, see `Workdir`.
+        key: of all that the arrays depend on.
         compute: returns the arrays and a line for the log.
+        doing: what `compute` does, for the terminal.
 
     Raises:
         UserError: the file in the workdir cannot be written, or read by another process.
@@ -39,47 +41,45 @@ def shared_arrays(
     """
     digest = ""
     if peers.is_first:
-        found = _stored(workdir, key)
-        arrays = _computed(compute, store, workdir, key) if found is None else found
+        found = _stored(path, key)
+        arrays = _computed(compute, path, key, doing) if found is None else found
         digest = _digest(arrays)
-    expected = peers.all_gather_text("word_start", digest)[0]
+    expected = peers.all_gather_text(path.stem, digest)[0]
     if not peers.is_first:
-        found = _stored(workdir, key)
+        found = _stored(path, key)
         arrays = {} if found is None else found
         if _digest(arrays) != expected:
             raise StorageError(
-                f"{workdir.word_start}: not the file that {peers.name(0)} has there; the workdir "
-                "must be the same folder for all processes"
+                f"{path}: not the file that {peers.name(0)} has there; the workdir must be the "
+                "same folder for all processes"
             )
     return arrays
 
 
 def _computed(
-    compute: Callable[[], tuple[Arrays, str]], store: TokenStore, workdir: Workdir, key: str
+    compute: Callable[[], tuple[Arrays, str]], path: epath.Path, key: str, doing: str
 ) -> Arrays:
     """Computes arrays, writes them to the workdir, and logs what they are."""
     began = time.perf_counter()
-    with elapsed("counting words"):
+    with elapsed(doing):
         arrays, line = compute()
-    store.files.check()
     data = io.BytesIO()
     np.savez(data, allow_pickle=False, **arrays, key=np.array(key))
-    with storage_errors(workdir.word_start, "cannot be written"):
-        put(workdir.word_start, data.getvalue())
+    with storage_errors(path, "cannot be written"):
+        put(path, data.getvalue())
     logger.info(f"{line} ({time.perf_counter() - began:.1f} s)")
     return arrays
 
 
-def _stored(workdir: Workdir, key: str) -> Arrays | None:
-    """Returns the arrays in the workdir; None if there are none of this store and these settings,
-    or the file is damaged."""
-    with storage_errors(workdir.word_start):
+def _stored(path: epath.Path, key: str) -> Arrays | None:
+    """Returns the arrays in a file; None if there are none with this key, or it is damaged."""
+    with storage_errors(path):
         try:
-            arrays = read_npz(workdir.word_start)
+            arrays = read_npz(path)
         except FileNotFoundError:
             return None
         except ValueError as error:
-            logger.warning(f"{workdir.word_start}: damaged ({error}); counting again")
+            logger.warning(f"{path}: damaged ({error}); computed again")
             return None
     return arrays if str(arrays.pop("key", "")) == key else None
 

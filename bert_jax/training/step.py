@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.distillation_settings import DistillationConfig
 from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.optimizers import OPTIMIZERS
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
@@ -22,10 +21,9 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.distillation import DISTILLATION, distillation_sums, taught
+from bert_jax.objectives.distillation import DISTILLATION, taught
 from bert_jax.objectives.encoder_with_heads import encoder_rows
 from bert_jax.objectives.known_objectives import learned_by
-from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, init_params, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import dispatch
@@ -33,12 +31,11 @@ from bert_jax.ops.hashing import fold_key
 from bert_jax.optimizers.optimizer import optimizer_of, reset_for_phase
 from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
-from bert_jax.parallel.collectives import is_pure_data_parallel
 from bert_jax.parallel.global_batch import Batch
-from bert_jax.parallel.mesh import axis_size
 from bert_jax.training import averaging, skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.state_sharding import ParamSpecs, State, param_specs, state_specs
+from bert_jax.training.second_network import second_network
+from bert_jax.training.state_sharding import State, param_specs, state_specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +110,7 @@ def make_step_functions(
     partition.check_fits(mesh, axes, shapes)
     specs = param_specs(config, mesh, axes, shapes)
     optimizer = optimizer_of(config, axes, partition.on_mesh(mesh, specs.storage))
-    frozen = _second_network(config, mesh, teacher) if teacher else None
+    frozen = second_network(config, mesh, teacher) if teacher else None
 
     def init() -> State:
         key = jax.random.key(config.seed)
@@ -130,18 +127,11 @@ def make_step_functions(
 
     def loss_fn(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
         model = nnx.merge(graph, params)
-        if frozen is None:
-            return objectives.all_sums(model(batch, key), batch, corpus, counts, factors)
-        return distillation_sums(
-            model,
-            nnx.merge(frozen.graph, second),
-            batch,
-            key,
-            corpus,
-            counts,
-            config.distillation,
-            1 if is_pure_data_parallel(mesh) else axis_size(mesh, partition.AXES["batch"]),
-        )
+        if frozen is not None:
+            return frozen.distill(model, second, batch, key, corpus, counts)
+        outputs = model(batch, key)
+        loss, sums = objectives.all_sums(outputs, batch, corpus, counts, factors)
+        return objectives.with_teacher(loss, sums, outputs, batch, counts, config.task)
 
     def start_phase(state: State) -> State:
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
@@ -150,8 +140,7 @@ def make_step_functions(
     computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
-    of_frozen = frozen.specs if frozen else None
-    gradients_of = make_gradients(loss_fn, rows, specs, of_frozen, compute.dtype)
+    gradients_of = make_gradients(loss_fn, rows, specs, frozen, compute.dtype)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
@@ -168,32 +157,9 @@ def make_step_functions(
             evaluation(by_row=False), out_shardings=_sums_shardings(config, learned, rows)
         ),
         evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=rows),
-        abstract=_sharded(abstract, shardings),
+        abstract=partition.abstract_on(abstract, shardings),
         teacher=frozen.abstract if frozen else None,
         rows=rows,
-    )
-
-
-class _SecondNetwork(NamedTuple):
-    graph: nnx.GraphDef
-    specs: ParamSpecs
-    abstract: Any  # its parameters as ShapeDtypeStructs with shardings
-
-
-def _second_network(config: Config, mesh: Mesh, model: ModelConfig) -> _SecondNetwork:
-    """Returns the graph and the parameters of a teacher; UserError as `make_step_functions`."""
-    own = dataclasses.replace(config, model=model, distillation=DistillationConfig())
-    graph, abstract = declare(model, dispatch.resolve(own, mesh), (MASKED_LM.name,))
-    axes, shapes = partition.param_axes(abstract), nnx.to_pure_dict(abstract)
-    partition.check_fits(mesh, axes, shapes)
-    specs = param_specs(own, mesh, axes, shapes)
-    shardings = partition.on_mesh(mesh, specs.storage)
-    return _SecondNetwork(graph, specs, _sharded(shapes, shardings))
-
-
-def _sharded(shapes: Any, shardings: Any) -> Any:
-    return jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
     )
 
 

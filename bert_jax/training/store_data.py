@@ -18,6 +18,7 @@ from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.exit_codes import STORAGE
 from bert_jax.parallel import global_batch
@@ -26,6 +27,7 @@ from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluation_pass import HeldOut
 from bert_jax.training.run_data import PhaseData
+from bert_jax.workdir.layout import Workdir
 
 _MOST_SINGLE = 0.75  # share of documents of one sentence, above which a run with pairs warns
 
@@ -54,6 +56,10 @@ class StoreData:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.store.tokenizer_path)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        return {}
 
     @property
     def files(self) -> Mapping[str, Any]:
@@ -85,6 +91,9 @@ class StoreData:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
         train = phase_batches(config, self.store, self.store.train, phase)
         return PhaseData(phase, train, HeldOut(config, phase, self.store))
+
+    def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "StoreData":
+        return self
 
     def warn(self, config: Config) -> None:
         """Warns if pairs teach nothing: a document of one sentence gets a random second one."""

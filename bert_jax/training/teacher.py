@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.training.initial import array_digest, check_source
+from bert_jax.training.initial import arrays_digest, check_source
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
@@ -83,7 +83,7 @@ def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | No
             )
         return None
     where = f"config.teacher={given or source}"
-    check_source(given or source, "teacher")
+    check_source(given or source, "config.teacher")
     path, step = split_step(source)
     if step is None and Workdir.open(path).is_run():
         raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
@@ -93,7 +93,7 @@ def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | No
     shapes = nnx.to_pure_dict(declare(model, ComputeConfig.plain(), OBJECTIVES)[1])
     own = part_of(read.params, shapes)
     params = jax.tree.map(lambda x, like: _padded(x, like.shape), own, shapes)
-    return Teacher(model, params, array_digest(own))
+    return Teacher(model, params, arrays_digest(own))
 
 
 def _check(

@@ -65,6 +65,7 @@ def start_words(
 
     def count() -> tuple[Arrays, str]:
         arrays = count_words(model, store)
+        store.files.check()
         return arrays, _line(model, store, arrays)
 
     about: dict[str, object] = {
@@ -77,7 +78,7 @@ def start_words(
             [model.num_attention_heads, model.max_position_embeddings],
         ]
     key = key_of(model, store, about)
-    return _with(state, shared_arrays(key, count, store, workdir, peers), config)
+    return _with(state, shared_arrays(workdir.word_start, key, count, peers), config)
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:

@@ -43,16 +43,6 @@ class Data(Protocol):
     def held_out(self) -> Split: ...
 
 
-class Teacher(Protocol):
-    """A model that a run learns from."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def model(self) -> ModelConfig: ...
-
-
 def describe(
     config: Config,
     data: Data,
@@ -64,7 +54,8 @@ def describe(
     init: str | None = None,
     init_step: int = 0,
     init_origin: str = "",
-    teacher: Teacher | None = None,
+    teacher: ModelConfig | None = None,
+    digests: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
@@ -77,7 +68,8 @@ def describe(
         init: digest of the model that the run starts from.
         init_step: updates done before the run, see `config.init_optimizer`.
         init_origin: name and commit of this model on the Hugging Face hub.
-        teacher: the model that the run learns from.
+        teacher: the architecture of the model that pretraining learns from.
+        digests: of what else it learns from.
         files: of a task, see `run_data.RunData`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
@@ -94,7 +86,7 @@ def describe(
             **head_of(config.model),
             **({"init": init} if init else {}),
             **({"init_step": init_step} if init_step else {}),
-            **({"teacher": teacher.digest} if teacher else {}),
+            **digests,
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
@@ -102,10 +94,7 @@ def describe(
         **({"modules": modules} if modules else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
-        "step_flops": [
-            step_flops(config, phase, teacher.model if teacher else None)
-            for phase in shapes or config.phases
-        ],
+        "step_flops": [step_flops(config, phase, teacher) for phase in shapes or config.phases],
     }
 
 

@@ -21,6 +21,11 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\]")
+# The digest of a model -> the keys that may name it.
+_MODELS: dict[str, tuple[str, ...]] = {
+    "data.init": ("config.init",),
+    "data.teacher": ("config.teacher", "config.task.teacher"),
+}
 _BITS = ": the last bits may differ"
 _SHOWN = 3  # differences listed in the message about another run's checkpoint
 
@@ -165,11 +170,10 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
         refused = refused | {store: stores}  # may change; shown here as the cause
-    if "data.init" in refused:  # the digest of the model that config.init names
-        refused = refused | {"config.init": (before.get("config.init"), after.get("config.init"))}
-    if "data.teacher" in refused:
-        keys = ("data.teacher", "config.teacher")  # the digest, and where it is
-        refused = refused | {key: (before.get(key), after.get(key)) for key in keys}
+    for model, named_by in _MODELS.items():
+        known = named_by if model in refused else ()
+        named = {key: (before.get(key), after.get(key)) for key in known}
+        refused = refused | {key: both for key, both in named.items() if both != ("", "")}
     if frozen:
         raise UserError(
             f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "

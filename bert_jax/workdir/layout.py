@@ -31,6 +31,7 @@ class Workdir:
     config_json: epath.Path
     tokenizer: epath.Path  # of the store, as it will be exported
     word_start: epath.Path  # what the words start from, counted in the store
+    teacher: epath.Path  # what the teacher of a task says of its training examples
     checkpoints: epath.Path  # a folder for each step, see `catalog`
     quarantine: epath.Path  # damaged checkpoints, and those of other runs
     metrics: epath.Path  # records of training; in a bucket metrics-00001.jsonl, …
@@ -52,6 +53,7 @@ class Workdir:
             config_json=path / "config.json",
             tokenizer=path / "tokenizer.json",
             word_start=path / "word_start.npz",
+            teacher=path / "teacher_outputs.npz",
             checkpoints=full / "checkpoints",
             quarantine=full / "quarantine",
             metrics=path / "metrics.jsonl",

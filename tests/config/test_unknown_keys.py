@@ -46,7 +46,7 @@ def test_no_name_has_two_translations() -> None:
         ("compute.fp16", "; set compute.dtype=bfloat16; float16 does not exist"),
         ("optimizer.warmup_stpes", "; did you mean optimizer.warmup_steps?"),
         ("mesh.foo", "; valid: data, fsdp, slice, tensor"),
-        ("nowhere.foo", "; valid: checkpoint, compute, data, deadlines, evaluation, "),
+        ("nowhere.foo", "; valid: checkpoint, compute, data, deadlines, distillation, "),
     ],
 )
 def test_the_hint_for_a_name(name: str, hint: str) -> None:

@@ -23,7 +23,8 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.errors import UserError
 from bert_jax.finetune.batches import ExampleBatches
-from bert_jax.finetune.task_data import check_task, open_task
+from bert_jax.finetune.check_task import check_task
+from bert_jax.finetune.task_data import open_task
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.total import all_sums
 from bert_jax.parallel.mesh import make_mesh

@@ -11,7 +11,7 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune.task_data import check_task
+from bert_jax.finetune.check_task import check_task
 from bert_jax.finetune.tasks.baselines import choice_by_words, most_shared_words
 from bert_jax.finetune.tasks.multiple_choice import MULTIPLE_CHOICE
 

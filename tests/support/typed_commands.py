@@ -101,6 +101,19 @@ TYPED = (
         f"{{}} {SMALLEST} '--config.phases[0].micro_batches=1'",
         "a smaller model, fewer steps",
     ),
+    Typed(
+        "bert-jax pretrain --config=wiki_books_small --config.teacher=",
+        "bert-jax pretrain --config=wiki_books_small --config.teacher=run_teacher@4 "
+        f"--config.data.store=store --workdir=run_student {SMALLEST} "
+        "--config.distillation.teacher_layers=1,0",
+        "a smaller model, fewer steps, layers that it has",
+    ),
+    Typed(
+        "bert-jax pretrain --config=electra_small",
+        f"{{}} {SMALLEST} --config.model.embedding_size=16 --config.model.generator.hidden_size=16 "
+        "--config.model.generator.intermediate_size=32",
+        "a smaller model, fewer steps",
+    ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
     Typed("bert-jax ablate report", "", "the same; no run has ended"),

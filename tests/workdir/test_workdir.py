@@ -44,6 +44,7 @@ MAY = """
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
     task.data task.held_out task.tokenizer task.epochs task.fewest_steps task.most_steps
     task.warmup_share task.evaluations task.keep
+    task.teacher task.temperature task.teacher_weight
     task.max_answer task.n_best task.null_threshold task.strict
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps", "decay_share"]

@@ -64,6 +64,13 @@ class Targets:
     of_examples: Mapping[str, np.ndarray] = field(default_factory=dict)
     positions: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    def __or__(self, other: "Targets") -> "Targets":
+        return Targets(
+            {**self.of_tokens, **other.of_tokens},
+            {**self.of_examples, **other.of_examples},
+            {**self.positions, **other.positions},
+        )
+
 
 def separators(tokenizer: Tokenizer) -> int:
     """Returns how many separators are between the texts of a pair."""

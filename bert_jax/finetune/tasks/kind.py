@@ -13,7 +13,9 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.objectives.known_objectives import OBJECTIVES
 
+Arrays = Mapping[str, np.ndarray]
 Measured = Mapping[str, float | None]  # metric -> value, None if it is undefined
 # Of each example or window of `Prepared`: [C]; where they are `per_token`, [n, C]; of an example of
 # several sequences, those of each.
@@ -127,6 +129,28 @@ class TaskKind(abc.ABC):
     ) -> Mapping[str, str]:
         """Returns the text of the files of predictions by the flag that names each; the main one is
         that of `out`."""
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns what a teacher says of each example, whatever its tokenizer and its windows.
+
+        Args:
+            prepared: the examples as the teacher reads them.
+            logits: of all that was prepared.
+        """
+        raise NotImplementedError  # a kind whose objective has no soft loss is refused before
+
+    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
+        """Returns the array `TEACHER` of the examples as the student reads them.
+
+        outputs: of `teacher_outputs`, of the same examples in the same order.
+        """
+        raise NotImplementedError
+
+    def softened(self, logits: np.ndarray, temperature: float) -> np.ndarray:
+        """Returns what the objective learns of the logits of a teacher, [..., C]."""
+        soft = OBJECTIVES[self.objectives[0]].soft
+        assert soft is not None
+        return soft.targets(logits, temperature)
 
     def check_flags(self, names: Iterable[str]) -> None:
         """Raises UserError for a flag of `bert-jax predict` that is for other kinds."""

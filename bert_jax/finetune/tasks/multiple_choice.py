@@ -18,12 +18,20 @@ from bert_jax.finetune.tasks import leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import choice_by_words, majority, most_shared_words
 from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Arrays,
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+)
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE as OBJECTIVE
+from bert_jax.objectives.soft_labels import TEACHER
 
 _NAMES: Final = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _FILES: Final[Files] = {
@@ -129,6 +137,13 @@ class MultipleChoiceTask(TaskKind):
         self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[PredictedClass]:
         return [PredictedClass.of(scores[:, 0]) for scores in logits]
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns "logits", float32 [E, C], of the choices of each example."""
+        return {"logits": np.stack([scores[:, 0] for scores in logits])}
+
+    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
+        return Targets(of_examples={TEACHER: self.softened(outputs["logits"], temperature)})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[int]

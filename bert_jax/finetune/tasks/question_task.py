@@ -12,14 +12,22 @@ import numpy as np
 
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, count
-from bert_jax.finetune.tasks import qa, squad, squad_metrics
+from bert_jax.finetune.tasks import qa, soft_answers, squad, squad_metrics
 from bert_jax.finetune.tasks.baselines import nearest_sentence
 from bert_jax.finetune.tasks.encoding import Targets, joined, second_type, separators
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Arrays,
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+)
 from bert_jax.finetune.tasks.labeled_examples import Examples, Question
 from bert_jax.finetune.tasks.qa import Answer, Answers
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING as OBJECTIVE
+from bert_jax.objectives.soft_labels import TEACHER
 
 _Value = TypeVar("_Value")
 _NO_TEXT: Final = 1e9  # the null score where a context has no token: JSON has no infinity
@@ -104,6 +112,13 @@ class QuestionTask(TaskKind):
             )
             for question, (windows, values) in zip(_of(examples), own, strict=True)
         ]
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        return soft_answers.of_pieces(prepared.windows, logits)
+
+    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
+        soft = soft_answers.on_tokens(outputs, prepared.windows, temperature)
+        return Targets(of_tokens={TEACHER: soft})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Answers]

@@ -109,6 +109,26 @@ def token_labels(window: Window) -> tuple[np.ndarray, np.ndarray]:
     return labels, weights.astype(np.float32)
 
 
+def of_words(windows: Sequence[Window], logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the logits of all words, float32 [W, C], which the windows tag in their order.
+
+    logits: of each window, [n, C].
+    """
+    pairs = zip(windows, logits, strict=True)
+    return np.concatenate([values[window.positions] for window, values in pairs])
+
+
+def on_tokens(windows: Sequence[Window], values: np.ndarray) -> np.ndarray:
+    """Returns values of words, [W, C], on the first pieces of the words, zeros on all other tokens
+    of the windows after one another: [tokens, C]."""
+    lengths = [len(window.token_ids) for window in windows]
+    starts = np.cumsum([0, *lengths])
+    firsts = [start + one.positions for start, one in zip(starts, windows, strict=False)]
+    out = np.zeros((starts[-1], values.shape[1]), values.dtype)
+    out[np.concatenate(firsts)] = values
+    return out
+
+
 def predict(
     sentences: Sequence[Words], windows: Sequence[Window], logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:

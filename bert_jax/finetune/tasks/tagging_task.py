@@ -13,9 +13,17 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import conll, metrics, tagging
 from bert_jax.finetune.tasks.encoding import Targets, joined
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Arrays,
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+)
 from bert_jax.finetune.tasks.labeled_examples import Examples, Words
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
 _FILES: Final[Files] = {
@@ -69,6 +77,15 @@ class TaggingTask(TaskKind):
     ) -> list[Tags]:
         found = tagging.predict(_of(examples), prepared.windows, logits)
         return [[examples.labels[tag] for tag in tags.tolist()] for tags in found]
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns "logits", float32 [W, C], of all words of all sentences after one another."""
+        return {"logits": tagging.of_words(prepared.windows, logits)}
+
+    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
+        """The tags of a word are on its first piece, as its label is."""
+        soft = self.softened(outputs["logits"], temperature)
+        return Targets(of_tokens={TEACHER: tagging.on_tokens(prepared.windows, soft)})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Tags]

@@ -14,11 +14,19 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.kind import (
+    Arrays,
+    Logits,
+    Measured,
+    Prepared,
+    TaskContext,
+    TaskKind,
+)
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
+from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.storage.remote import open_path
 
 
@@ -114,6 +122,13 @@ class TextTask(TaskKind):
         if self._is_score:
             return [float(score) for (score,) in logits]
         return [PredictedClass.of(values) for values in logits]
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns "logits", float32 [E, C]."""
+        return {"logits": np.stack(logits)}
+
+    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
+        return Targets(of_examples={TEACHER: self.softened(outputs["logits"], temperature)})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
