@@ -15,7 +15,7 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM, unigram_sums
 from bert_jax.objectives.total import Sums, all_sums
-from bert_jax.ops.distillation_loss import Output, Scale, Targets, distillation_loss
+from bert_jax.ops.distillation_loss import Output, Scale, Targets, baseline, distillation_loss
 from bert_jax.parallel.global_batch import Batch
 
 DISTILLATION = "distillation"  # of the sums of a step, and prefix of its metrics
@@ -52,7 +52,8 @@ def distillation_sums(
     theirs_BxSxT = jax.lax.stop_gradient(teacher.encoded(batch))
     others = student.logits(x_BxSxH, batch, key, without=(MASKED_LM.name,))
     loss, sums = all_sums(others, batch, corpus, counts)
-    targets = _targets(batch, settings, corpus)
+    size = student.encoder.config.padded_vocab_size
+    targets = _targets(batch, settings, baseline(corpus.log_unigram, size, settings.temperature))
     if settings.positions == "masked":
         places_BxPx1 = batch["masked_positions"][..., None]
         x_BxSxH, theirs_BxSxT = (
@@ -89,12 +90,12 @@ def _output(model: PretrainingModel, x_BxPxH: jax.Array) -> Output:
     return Output(head.transformed(x_BxPxH), model.encoder.embeddings.word[...], bias)
 
 
-def _targets(batch: Batch, settings: DistillationConfig, corpus: Corpus) -> Targets:
+def _targets(batch: Batch, settings: DistillationConfig, unigram: tuple) -> Targets:
     labels_BxP, labelled_BxP = batch["masked_labels"], batch["masked_weights"]
     if settings.positions == "all":
         labels_BxP, labelled_BxP = (_in_place(x, batch) for x in (labels_BxP, labelled_BxP))
     weights_BxP = taught(batch, settings)
-    return Targets(labels_BxP, labelled_BxP, weights_BxP, jnp.asarray(corpus.log_unigram))
+    return Targets(labels_BxP, labelled_BxP, weights_BxP, *map(jnp.asarray, unigram))
 
 
 def _in_place(values_BxP: jax.Array, batch: Batch) -> jax.Array:

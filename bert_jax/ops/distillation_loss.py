@@ -36,7 +36,8 @@ class Targets(NamedTuple):
     labels: jax.Array  # int32 [B, P]
     labelled: jax.Array  # float32 [B, P], 1 where the label counts
     taught: jax.Array  # float32 [B, P], 1 where the teacher counts
-    log_unigram: jax.Array  # float32 [V'], V' ≤ V: the baseline, log-frequencies of the entries
+    log_baseline: jax.Array  # float32 [V]: the unigram's log-probabilities, at the temperature
+    baseline_first: jax.Array  # int32 scalar, its first guess
 
 
 class Scale(NamedTuple):
@@ -55,6 +56,23 @@ class Figures(NamedTuple):
     agreement: jax.Array  # whether both have the same first guess
     baseline_kl: jax.Array  # the same of the unigram in place of the student
     baseline_agreement: jax.Array
+
+
+def baseline(
+    log_unigram: np.ndarray, size: int, temperature: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `log_baseline` and `baseline_first` of `Targets`. Of NumPy arrays: a compiler would
+    take seconds to fold them.
+
+    Args:
+        log_unigram: float32 [V'], V' ≤ V, log-frequencies of the entries.
+        size: V.
+    """
+    scaled = log_unigram.astype(np.float64) / temperature
+    log_p = scaled - np.log(np.sum(np.exp(scaled - scaled.max()))) - scaled.max()
+    missing = (0, size - len(log_p))
+    padded = np.pad(log_p.astype(np.float32), missing, constant_values=_LOWEST)
+    return padded, np.asarray(log_unigram.argmax(), np.int32)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -92,8 +110,6 @@ def _forward(student, teacher, targets, scale, temperature, groups):
         return jnp.moveaxis(x, 2, 0)
 
     student_bias, teacher_bias = (jnp.maximum(x.bias, _LOWEST) for x in (student, teacher))
-    missing = len(student_bias) - len(targets.log_unigram)
-    log_unigram = jnp.pad(targets.log_unigram, (0, missing), constant_values=_LOWEST)
     table = student.table.astype(student.states.dtype)
 
     def piece(sums: tuple, xs: tuple) -> tuple:
@@ -101,7 +117,7 @@ def _forward(student, teacher, targets, scale, temperature, groups):
         logits = _logits(states, student.table, student_bias)
         wanted = _logits(theirs, teacher.table, teacher_bias)
         gradient, figures = _of_logits(
-            logits, wanted, labels, labelled, taught, log_unigram, scale, temperature
+            logits, wanted, labels, labelled, taught, targets, scale, temperature
         )
         rounded = gradient.astype(states.dtype)
         of_table, of_bias = sums
@@ -142,7 +158,7 @@ def _logits(states: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
     return product + bias[None, None, None]
 
 
-def _of_logits(logits, wanted, labels, labelled, taught, log_unigram, scale, temperature):
+def _of_logits(logits, wanted, labels, labelled, taught, targets, scale, temperature):
     """Returns the gradient of the loss in the student's logits, and the figures of a piece, each
     [G, b].
 
@@ -156,8 +172,6 @@ def _of_logits(logits, wanted, labels, labelled, taught, log_unigram, scale, tem
     soft, soft_wanted = logits / temperature, wanted / temperature
     log_student, log_teacher = (x - _softmax_sums(x)[1][..., None] for x in (soft, soft_wanted))
     teacher = jnp.exp(log_teacher)
-    unigram = log_unigram / temperature
-    log_baseline = (unigram - jax.nn.logsumexp(unigram))[None, None, None]
 
     def kl(log_q: jax.Array) -> jax.Array:
         return jnp.sum(teacher * (log_teacher - log_q), axis=-1)
@@ -168,8 +182,8 @@ def _of_logits(logits, wanted, labels, labelled, taught, log_unigram, scale, tem
         label_correct=(of_label >= top) * labelled,
         kl=kl(log_student) * taught,
         agreement=(logits.argmax(-1) == first) * taught,
-        baseline_kl=kl(log_baseline) * taught,
-        baseline_agreement=(first == log_unigram.argmax()) * taught,
+        baseline_kl=kl(targets.log_baseline[None, None, None]) * taught,
+        baseline_agreement=(first == targets.baseline_first) * taught,
     )
     hard = (jnp.exp(logits - total[..., None]) - is_label) * labelled[..., None]
     gentle = (jnp.exp(log_student) - teacher) * taught[..., None]

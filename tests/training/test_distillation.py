@@ -77,8 +77,9 @@ def test_pieces_give_the_loss_and_the_gradients_of_all_logits(
     student, teacher = outputs(rng, 16), outputs(rng, 24)
     labels = jnp.asarray(rng.integers(0, 190, (4, 37)), jnp.int32)
     chosen = [jnp.asarray(rng.random((4, 37)) < share, jnp.float32) for share in (0.2, 0.8)]
-    unigram = jax.nn.log_softmax(jnp.asarray(rng.normal(size=190), jnp.float32))
-    targets, scale = op.Targets(labels, *chosen, unigram), op.Scale(*map(jnp.float32, (0.3, 0.2)))
+    unigram = np.asarray(jax.nn.log_softmax(jnp.asarray(rng.normal(size=190), jnp.float32)))
+    guess = map(jnp.asarray, op.baseline(unigram, 200, temperature))
+    targets, scale = op.Targets(labels, *chosen, *guess), op.Scale(*map(jnp.float32, (0.3, 0.2)))
 
     def pieces(student: op.Output) -> tuple:
         return op.distillation_loss(student, teacher, targets, scale, temperature, groups)
