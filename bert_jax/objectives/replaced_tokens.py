@@ -97,8 +97,7 @@ def _histograms(
     A matrix product counts them: one side has a column for each label and row of a square of bins,
     the other for each column of it, so that no array is as large as logits times bins.
     """
-    # A NaN, of a step that is skipped, is in some bin.
-    scaled_BxS = jnp.nan_to_num((logits_BxS + LIMIT) * (BINS / (2 * LIMIT)))
+    scaled_BxS = (logits_BxS + LIMIT) * (BINS / (2 * LIMIT))
     bins_BxS = jnp.clip(scaled_BxS, 0, BINS - 1).astype(jnp.int32)
     rows = jax.nn.one_hot(labels_BxS * _ROOT + bins_BxS // _ROOT, 2 * _ROOT)
     columns = jax.nn.one_hot(bins_BxS % _ROOT, _ROOT)
