@@ -54,10 +54,10 @@ def select_by_weight(key, rule, scratch, count, wanted):
         scratch.chosen[taken] = k
         taken += 1
         total -= weights[k]
-        i = k + 1
-        while i <= count:
-            tree[i] -= weights[k]
-            i += i & -i
+        above = k + 1
+        while above <= count:
+            tree[above] -= weights[k]
+            above += above & -above
     return taken
 
 
