@@ -54,10 +54,10 @@ def select_by_weight(key, rule, scratch, count, wanted):
         scratch.chosen[taken] = k
         taken += 1
         total -= weights[k]
-        j = k + 1
-        while j <= count:
-            tree[j] -= weights[k]
-            j += j & -j
+        above = k + 1
+        while above <= count:
+            tree[above] -= weights[k]
+            above += above & -above
     return taken
 
 
