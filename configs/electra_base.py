@@ -5,8 +5,9 @@ r"""ELECTRA-base: a generator 256 wide replaces tokens, a model of BERT-base's s
 `electra_small` with BERT-base's sizes, tables 768 wide, batch 256 of 512 tokens, 79 predictions,
 2e-4 and 766,000 steps (Clark et al. 2020, appendix A; google-research/electra). 109,483,009
 parameters of the discriminator, as in transformers' ElectraForPreTraining (checked by a test).
-Published: 85.1 on the development sets of GLUE, 82.7 on the test sets; not measured here. The
-differences are those of `electra_small`, bfloat16 among them.
+Published: 85.1 on the development sets of GLUE, 82.7 on the test sets; not measured here.
+
+Differences from the release: those of `electra_small`; activations between layers are bfloat16.
 """
 
 from ml_collections import ConfigDict

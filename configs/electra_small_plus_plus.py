@@ -4,8 +4,9 @@ r"""ELECTRA-small++, the released one: rows of 512 tokens, a generator as large 
 
 `electra_small` at length 512 with 79 predictions, a generator of the full width and 4,000,000
 steps, on more text than Wikipedia and books (README of google-research/electra). Published: 77.4
-on the test sets of GLUE; not measured here. The differences are those of `electra_small`,
-bfloat16 among them.
+on the test sets of GLUE; not measured here.
+
+Differences from the release: those of `electra_small`; activations between layers are bfloat16.
 """
 
 from ml_collections import ConfigDict

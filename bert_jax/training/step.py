@@ -33,8 +33,8 @@ from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import averaging, skip_nonfinite
-from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.second_network import second_network
+from bert_jax.training.gradients import GradientsFn, LossFn, cast_matrices, make_gradients
+from bert_jax.training.second_network import SecondNetwork, second_network
 from bert_jax.training.state_sharding import State, param_specs, state_specs
 
 
@@ -123,16 +123,6 @@ def make_step_functions(
             "nonfinite": skip_nonfinite.start(),
         }
 
-    factors = {REPLACED_TOKENS.name: config.rtd_weight}
-
-    def loss_fn(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
-        model = nnx.merge(graph, params)
-        if frozen is not None:
-            return frozen.distill(model, second, batch, key, corpus, counts)
-        outputs = model(batch, key)
-        loss, sums = objectives.all_sums(outputs, batch, corpus, counts, factors)
-        return objectives.with_teacher(loss, sums, outputs, batch, counts, config.task)
-
     def start_phase(state: State) -> State:
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
 
@@ -140,6 +130,7 @@ def make_step_functions(
     computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
+    loss_fn = _make_loss(config, graph, frozen, corpus)
     gradients_of = make_gradients(loss_fn, rows, specs, frozen, compute.dtype)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
@@ -161,6 +152,23 @@ def make_step_functions(
         teacher=frozen.abstract if frozen else None,
         rows=rows,
     )
+
+
+def _make_loss(
+    config: Config, graph: nnx.GraphDef, frozen: SecondNetwork | None, corpus: Corpus
+) -> LossFn:
+    """Returns the loss of a training step; frozen: the teacher in pretraining, if there is one."""
+    factors = {REPLACED_TOKENS.name: config.rtd_weight}
+
+    def loss_fn(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        model = nnx.merge(graph, params)
+        if frozen is not None:
+            return frozen.distill(model, second, batch, key, corpus, counts)
+        outputs = model(batch, key)
+        loss, sums = objectives.all_sums(outputs, batch, corpus, counts, factors)
+        return objectives.with_teacher(loss, sums, outputs, batch, counts, config.task)
+
+    return loss_fn
 
 
 def _make_eval_step(
