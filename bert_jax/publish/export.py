@@ -267,8 +267,9 @@ def _export_model(
 ) -> None:
     """Exports a model of a checkpoint."""
     layout = find_layout(model_config)
-    heads = with_heads(names.groups_in(params))
-    card = dataclasses.replace(read_card(run, meta, weights), objectives=heads)
+    card = read_card(run, meta, weights)
+    if has_generator(run):
+        card = dataclasses.replace(card, objectives=with_heads(names.groups_in(params)))
     _, others = names.groups_by_file(params, layout)
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"

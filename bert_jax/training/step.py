@@ -105,8 +105,8 @@ def make_step_functions(
     """
     learned = learned_by(config)
     compute = dispatch.resolve(config, mesh)
-    graph, abstract_params = declare(config.model, compute, learned)
-    axes, shapes = partition.param_axes(abstract_params), nnx.to_pure_dict(abstract_params)
+    graph, declared = declare(config.model, compute, learned)
+    axes, shapes = partition.param_axes(declared), nnx.to_pure_dict(declared)
     partition.check_fits(mesh, axes, shapes)
     specs = param_specs(config, mesh, axes, shapes)
     optimizer = optimizer_of(config, axes, partition.on_mesh(mesh, specs.storage))
@@ -130,9 +130,10 @@ def make_step_functions(
     computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
-    loss_fn = _make_loss(config, graph, frozen, corpus)
-    gradients_of = make_gradients(loss_fn, rows, specs, frozen, compute.dtype)
+    loss = _make_loss(config, graph, frozen, corpus)
+    gradients_of = make_gradients(loss, rows, specs, frozen, compute.dtype)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
+    of_sums = _sums_shardings(config, learned, rows)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
         init=jax.jit(init, out_shardings=shardings),
@@ -144,9 +145,7 @@ def make_step_functions(
             compiler_options=compiler_options(mesh, config.optimizer),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=jax.jit(
-            evaluation(by_row=False), out_shardings=_sums_shardings(config, learned, rows)
-        ),
+        evaluate=jax.jit(evaluation(by_row=False), out_shardings=of_sums),
         evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=rows),
         abstract=partition.abstract_on(abstract, shardings),
         teacher=frozen.abstract if frozen else None,

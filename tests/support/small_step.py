@@ -23,8 +23,11 @@ DATA: dict[str, dict[str, Any]] = {  # config.data of each set of objectives
     "mlm+nsp": {"pairing": "nsp"},
     "mlm+sop": {"pairing": "sop"},
     "mlm+sbo": {"pairing": "single", "masking": "span", "span_boundary": True},
-    "mlm+rtd": {"pairing": "single", "replaced_tokens": True},
     "mlm+nsp+sbo": {"pairing": "nsp", "masking": "span", "span_boundary": True},
+}
+# Of two networks, which have no stored losses.
+TWO_NETWORKS: dict[str, dict[str, Any]] = {
+    "mlm+rtd": {"pairing": "single", "replaced_tokens": True}
 }
 
 
@@ -41,7 +44,7 @@ def small(learned: str = "mlm+nsp", **changes: Any) -> Config:
         "optimizer": {"name": "adamw", "eps": 1e-3, "learning_rate": 1e-2, "warmup_steps": 0},
         "mesh": {"data": 1},
         "compute": {"unroll_layers": 1},
-        "data": DATA[learned],
+        "data": {**DATA, **TWO_NETWORKS}[learned],
     }  # fmt: skip
     phase = {"steps": 10, "batch_size": EXAMPLES, "seq_length": 16, "max_predictions": 3}
     phase |= changes.pop("phase", {})
