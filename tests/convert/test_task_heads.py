@@ -73,7 +73,10 @@ def test_there_and_back_is_bit_exact(layout, task):
 def test_a_head_has_the_names_of_its_class(layout, task, names):
     config = task_config(layout, task)
     tensors = weights.to_transformers(task_params(config), config)
-    parts = ("embeddings", "encoder", "transformer", "LayerNorm", "layers", "final_norm")
+    parts = (
+        "embeddings", "embeddings_project", "encoder", "transformer", "LayerNorm", "layers",
+        "final_norm",
+    )  # fmt: skip
     base = {"modernbert": "model"}.get(layout, layout.replace("-", "_"))
     encoder = tuple(f"{base}.{part}." for part in parts)
     heads = {name for name in tensors if not name.startswith(encoder)}

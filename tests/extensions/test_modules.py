@@ -257,7 +257,7 @@ def test_help_and_choices_have_the_row(folder: Path, capsys: pytest.CaptureFixtu
     for word in ("--module=thirds.py", "-module=thirds.py"):
         code, said = command(capsys, "evaluate", word, "--help")
         assert code == 0
-        assert "roberta, every_third (default" in said
+        assert "with_replacement, every_third (default" in said
 
 
 def test_a_module_of_python_is_recorded_too(folder: Path):
