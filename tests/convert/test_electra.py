@@ -251,7 +251,7 @@ def test_three_steps_of_a_discriminator(form):
     config = layout_config("electra", **form)
     run = run_config(recipe=RECIPE)
     data = dataclasses.replace(run.data, pairing="single")
-    run = dataclasses.replace(run, model=config, data=data)
+    run = dataclasses.replace(run, model=config, data=data, rtd_weight=1.0)  # as their class
     params, batches = params_of(config, "rtd"), [batch_of(n) for n in range(cases.STEPS)]
     with jax.default_matmul_precision("highest"):
         losses, after = our_steps(run, ("rtd",), params, batches)
