@@ -28,7 +28,14 @@ from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.slot import POOLER, Slot
 from bert_jax.errors import UserError
-from bert_jax.objectives.known_objectives import OBJECTIVES, find, head_title, heads_of, with_heads
+from bert_jax.objectives.known_objectives import (
+    OBJECTIVES,
+    all_heads,
+    find,
+    head_title,
+    heads_of,
+    with_heads,
+)
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 
@@ -44,8 +51,7 @@ _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attenti
 def groups_in(params: Mapping[str, Any]) -> set[str]:
     """The groups of our parameters: "encoder", heads, and "pooler" if there is one. A generator is
     a model of its own, and what serves training alone is in none."""
-    heads = {objective.head for objective in OBJECTIVES.values()}
-    return {*({"encoder", *heads} & params.keys()), *({POOLER} & params["encoder"].keys())}
+    return {*({"encoder", *all_heads()} & params.keys()), *({POOLER} & params["encoder"].keys())}
 
 
 def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str], set[str]]:
@@ -56,8 +62,7 @@ def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str],
 
 def title(group: str) -> str:
     """Returns the name of a group, or of other parameters, in messages."""
-    heads = {objective.head for objective in OBJECTIVES.values()}
-    return head_title(group) if group in heads else group.replace("_", " ")
+    return head_title(group) if group in all_heads() else group.replace("_", " ")
 
 
 def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:

@@ -23,7 +23,7 @@ def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None =
     """
     model, seen = config.model, phase
     if teacher and config.distillation.positions == "all":  # the masked-token head looks at
-        seen = dataclasses.replace(phase, max_predictions=phase.seq_length, mask_rate=None)
+        seen = dataclasses.replace(phase.without_own(), max_predictions=phase.seq_length)
     learned = find(learned_by(config))
     encoder = (1.0 if probe_of(model) else 3.0) * encoder_flops(model, phase)
     of_words = model  # the network with the masked-token head

@@ -14,6 +14,7 @@ from bert_jax.model.heads import without_padding
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM, unigram_sums
+from bert_jax.objectives.positions import real_tokens, with_slots
 from bert_jax.objectives.total import Sums, all_sums
 from bert_jax.ops.distillation_loss import Output, Scale, Targets, baseline, distillation_loss
 from bert_jax.parallel.global_batch import Batch
@@ -26,7 +27,7 @@ def taught(batch: Batch, settings: DistillationConfig) -> jax.Array:
     """Returns the weights, 0 or 1, of the positions where the loss looks, [B, P]."""
     if settings.positions == "masked":
         return batch["masked_weights"]
-    return (batch["example_ids"] > 0).astype(jnp.float32)
+    return real_tokens(batch)
 
 
 def distillation_sums(
@@ -93,21 +94,11 @@ def _output(model: PretrainingModel, x_BxPxH: jax.Array) -> Output:
 def _targets(batch: Batch, settings: DistillationConfig, unigram: tuple) -> Targets:
     labels_BxP, labelled_BxP = batch["masked_labels"], batch["masked_weights"]
     if settings.positions == "all":
-        labels_BxP, labelled_BxP = (_in_place(x, batch) for x in (labels_BxP, labelled_BxP))
+        none_BxS = jnp.zeros_like(batch["example_ids"])
+        labels_BxP = with_slots(none_BxS, batch, labels_BxP)
+        labelled_BxP = with_slots(none_BxS.astype(jnp.float32), batch, labelled_BxP)
     weights_BxP = taught(batch, settings)
     return Targets(labels_BxP, labelled_BxP, weights_BxP, *map(jnp.asarray, unigram))
-
-
-def _in_place(values_BxP: jax.Array, batch: Batch) -> jax.Array:
-    """Returns what the prediction slots hold at their positions in the row, [B, S], else 0."""
-    length = batch["example_ids"].shape[-1]
-    used = batch["masked_weights"] > 0
-    places_BxP = jnp.where(used, batch["masked_positions"], length)  # outside: dropped
-
-    def of_row(values_P: jax.Array, places_P: jax.Array) -> jax.Array:
-        return jnp.zeros(length, values_P.dtype).at[places_P].set(values_P, mode="drop")
-
-    return jax.vmap(of_row)(values_BxP, places_BxP)
 
 
 def _cosine(student: PretrainingModel, x_BxPxH: jax.Array, theirs_BxPxT: jax.Array) -> jax.Array:

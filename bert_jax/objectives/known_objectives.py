@@ -52,11 +52,10 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
 
     names: `config.objectives`, comma-separated; "" for all objectives that the data has labels for.
     """
-    if not names:
-        all_of = [objective for objective in OBJECTIVES.values() if objective.has_labels(data)]
-        _check_generator(all_of)
-        return tuple(objective.name for objective in all_of)
-    learned = find(name.strip() for name in names.split(","))
+    if names:
+        learned = find(name.strip() for name in names.split(","))
+    else:
+        learned = tuple(one for one in OBJECTIVES.values() if one.has_labels(data))
     _check_generator(learned)
     for objective in learned:
         if not objective.has_labels(data):
@@ -118,7 +117,12 @@ def heads_of(config: ModelConfig) -> set[str]:
     """Returns the heads that a model with this configuration may have."""
     if isinstance(config, TaskModelConfig):
         return {config.head.name}
-    return {objective.head for objective in OBJECTIVES.values()} - task_heads()
+    return all_heads() - task_heads()
+
+
+def all_heads() -> set[str]:
+    """Returns the heads of all objectives."""
+    return {objective.head for objective in OBJECTIVES.values()}
 
 
 def head_title(head: str) -> str:

@@ -21,6 +21,7 @@ from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.positions import with_slots
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS, Detection
 from bert_jax.ops.draws import draw
 from bert_jax.ops.hashing import fold_key
@@ -69,16 +70,9 @@ class ReplacedTokenModel(PretrainingModel):
 def replaced_batch(batch: Batch, drawn_BxP: jax.Array) -> Batch:
     """Returns a batch in which what was drawn stands at the chosen positions, all of them, and in
     which `replaced`, int32 [B, S], is 1 where it is another token than the original."""
-    length = batch["input_ids"].shape[-1]
-    used_BxP = batch["masked_weights"] > 0
-    places_BxP = jnp.where(used_BxP, batch["masked_positions"], length)  # outside: dropped
-
-    def put(row_S: jax.Array, places_P: jax.Array, values_P: jax.Array) -> jax.Array:
-        return row_S.at[places_P].set(values_P.astype(row_S.dtype), mode="drop")
-
     wrong_BxP = drawn_BxP != batch["masked_labels"]
-    ids_BxS = jax.vmap(put)(batch["input_ids"], places_BxP, drawn_BxP)
-    replaced_BxS = jax.vmap(put)(jnp.zeros_like(batch["input_ids"]), places_BxP, wrong_BxP)
+    ids_BxS = with_slots(batch["input_ids"], batch, drawn_BxP)
+    replaced_BxS = with_slots(jnp.zeros_like(ids_BxS), batch, wrong_BxP)
     return {**batch, "input_ids": ids_BxS, "replaced": replaced_BxS}
 
 

@@ -18,6 +18,7 @@ from bert_jax.model.layers import Dense, Keys, activation
 from bert_jax.objectives.class_labels import binary_loss, class_baselines
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor, has_bias
+from bert_jax.objectives.positions import real_tokens
 from bert_jax.parallel.global_batch import Batch
 
 # The bins of the logits' histograms are equal parts of [-LIMIT, LIMIT]; logits beyond it are in the
@@ -56,11 +57,6 @@ def _logits(head: ReplacedTokensHead, states: States, batch: Batch) -> jax.Array
     return head(states.hidden)
 
 
-def _weights(batch: Batch) -> jax.Array:
-    """Returns 1 at every token, [CLS] and [SEP] included, and 0 at padding: float32 [B, S]."""
-    return (batch["example_ids"] > 0).astype(jnp.float32)
-
-
 def _sums(found: jax.Array | Detection, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
     """Returns sums over tokens: loss (nats), correct, count; how many are original and replaced
     [2], seem to be replaced, and are so; the histograms [C] of the logits of both kinds; of a
@@ -71,7 +67,7 @@ def _sums(found: jax.Array | Detection, batch: Batch, corpus: Corpus) -> dict[st
     if not isinstance(found, Detection):
         found = Detection(found, batch["replaced"].reshape(found.shape))
     logits_BxS, replaced_BxS, right_BxP = found
-    weights_BxS = _weights(batch).reshape(logits_BxS.shape)
+    weights_BxS = real_tokens(batch).reshape(logits_BxS.shape)
     predicted_BxS = logits_BxS > 0
     negatives_C, positives_C = _histograms(logits_BxS, replaced_BxS, weights_BxS)
     draws = {}
@@ -145,7 +141,7 @@ REPLACED_TOKENS = Objective(
     name="rtd",
     title="Replaced tokens (RTD)",
     head="rtd",
-    weights=_weights,
+    weights=real_tokens,
     make_head=ReplacedTokensHead,
     logits=_logits,
     sums=_sums,

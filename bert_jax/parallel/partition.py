@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -123,6 +124,11 @@ def abstract_on(shapes: Any, shardings: Any) -> Any:
     return jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
     )
+
+
+def place(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Returns an array that every process has on the devices of a sharding."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:

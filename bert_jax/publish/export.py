@@ -66,9 +66,8 @@ _FILES = {  # besides the weights
     "vocab.txt", "bpe.codes", MODULES, ENCODER, ABOUT, SUMS,
 }  # fmt: skip
 DISCRIMINATOR: Final = "discriminator"  # folder of it, beside that of its generator
-_OF_SEVERAL = re.compile(
-    rf"(step-\d+|{DISCRIMINATOR}|{GENERATOR})|\.(step-\d+|{DISCRIMINATOR}|{GENERATOR})\.\d+\.(tmp|old)"
-)
+_ONE = rf"(step-\d+|{DISCRIMINATOR}|{GENERATOR})"
+_OF_SEVERAL = re.compile(rf"{_ONE}|\.{_ONE}\.\d+\.(tmp|old)")
 _PART = re.compile(r"[1-9]\d?_(Pooling|Dense|Normalize|Dropout)")  # of a sentence encoder
 
 
@@ -239,14 +238,17 @@ def _export_step(
             f"{run}: the moments are those of two networks, which an export has apart; leave out "
             "--optimizer_state, and continue from the run itself"
         )
-    model = model_of(meta)
+    model, card = model_of(meta), read_card(run, meta, weights)
     if not pair:
-        _export_model(run, out, params, model, meta, form, with_optimizer, weights)
+        _export_model(run, out, params, model, meta, card, form, with_optimizer, weights)
         return
-    tree = {name: part for name, part in params.items() if name != GENERATOR}
-    _export_model(run, Path(out) / DISCRIMINATOR, tree, model, meta, form, False, weights)
-    tree, model = generator_params(params), generator_of(model)
-    _export_model(run, Path(out) / GENERATOR, tree, model, meta, form, False, weights)
+    small = generator_of(model)
+    both = (DISCRIMINATOR, params, model), (GENERATOR, generator_params(params), small)
+    for name, tree, architecture in both:
+        own = {part: below for part, below in tree.items() if part != GENERATOR}
+        of_one = dataclasses.replace(card, objectives=with_heads(own))
+        place = Path(out) / name
+        _export_model(run, place, own, architecture, meta, of_one, form, False, weights)
 
 
 def has_generator(run: Workdir) -> bool:
@@ -261,15 +263,13 @@ def _export_model(
     params: Mapping[str, Any],
     model_config: ModelConfig,
     meta: Mapping[str, Any],
+    card: Card,
     form: WeightFormat,
     with_optimizer: bool,
     weights: Weights,
 ) -> None:
     """Exports a model of a checkpoint."""
     layout = find_layout(model_config)
-    card = read_card(run, meta, weights)
-    if has_generator(run):
-        card = dataclasses.replace(card, objectives=with_heads(names.groups_in(params)))
     _, others = names.groups_by_file(params, layout)
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"

@@ -22,8 +22,7 @@ from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 from bert_jax.parallel.collectives import all_gather, is_pure_data_parallel, reduce_scatter
 from bert_jax.parallel.global_batch import Batch, micro_batches
-from bert_jax.training.second_network import SecondNetwork
-from bert_jax.training.state_sharding import NO_PARAMS, ParamSpecs
+from bert_jax.training.state_sharding import ParamSpecs
 
 # (params, frozen params, both in the compute dtype, batch, key, denominators) -> (loss, sums)
 LossFn = Callable[[Any, Any, Batch, jax.Array, Any], tuple[jax.Array, Any]]
@@ -36,19 +35,20 @@ def make_gradients(
     loss_fn: LossFn,
     rows: NamedSharding,
     specs: ParamSpecs,
-    second: SecondNetwork | None,
+    frozen: ParamSpecs,
     dtype: str,
 ) -> GradientsFn:
     """Returns the gradient function for a mesh.
 
     Args:
         rows: how the rows of a batch are sharded over the mesh.
-        second: the network whose parameters are the frozen ones; None if there is none.
+        frozen: specs of a second tree of parameters, which has no gradients; `NO_PARAMS` if there
+            is none.
         dtype: the compute dtype.
     """
     pure = is_pure_data_parallel(rows.mesh)
     make = data_parallel_gradients if pure else partitioned_gradients
-    return make(loss_fn, rows, specs, second.specs if second else NO_PARAMS, dtype)
+    return make(loss_fn, rows, specs, frozen, dtype)
 
 
 def data_parallel_gradients(

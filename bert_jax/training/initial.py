@@ -32,6 +32,7 @@ from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.objectives.replaced_token_model import GENERATOR
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
+from bert_jax.parallel.partition import place
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
@@ -206,10 +207,7 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
             if name.startswith("params/"):
                 new.add("pooler" if "/pooler/" in name else name.split("/")[1])
             return leaf
-        fitting = np.zeros(leaf.shape, leaf.dtype)
-        rows = np.s_[: min(len(given), len(fitting))] if given.shape else ()
-        fitting[rows] = given[rows]
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
+        return place(fitted_rows(given, leaf), leaf.sharding)
 
     state = jax.tree_util.tree_map_with_path(with_given, state)
     lost = found.groups - weights.groups_in(state["params"])
@@ -219,6 +217,15 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         if groups:
             line += f"; {what}: {', '.join(map(weights.title, sorted(groups)))}"
     return state, [line, *found.notes]
+
+
+def fitted_rows(given: np.ndarray, like: jax.Array | jax.ShapeDtypeStruct) -> np.ndarray:
+    """Returns an array of the shape and dtype of another with as many of the given rows as it has;
+    those that are left are zero."""
+    fitting = np.zeros(like.shape, like.dtype)
+    rows = np.s_[: min(len(given), len(fitting))] if given.shape else ()
+    fitting[rows] = given[rows]
+    return fitting
 
 
 def _read(config: Config, data: RunData) -> InitialState:

@@ -35,7 +35,7 @@ from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import averaging, skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, LossFn, cast_matrices, make_gradients
 from bert_jax.training.second_network import SecondNetwork, second_network
-from bert_jax.training.state_sharding import State, param_specs, state_specs
+from bert_jax.training.state_sharding import NO_PARAMS, State, param_specs, state_specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +103,7 @@ def make_step_functions(
         UserError: a mesh axis does not divide a dimension that it shards, or the requested
             attention kernel does not support these devices or phases.
     """
-    learned = learned_by(config)
-    compute = dispatch.resolve(config, mesh)
+    learned, compute = learned_by(config), dispatch.resolve(config, mesh)
     graph, declared = declare(config.model, compute, learned)
     axes, shapes = partition.param_axes(declared), nnx.to_pure_dict(declared)
     partition.check_fits(mesh, axes, shapes)
@@ -131,7 +130,8 @@ def make_step_functions(
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     loss = _make_loss(config, graph, frozen, corpus)
-    gradients_of = make_gradients(loss, rows, specs, frozen, compute.dtype)
+    second = frozen.specs if frozen else NO_PARAMS
+    gradients_of = make_gradients(loss, rows, specs, second, compute.dtype)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     of_sums = _sums_shardings(config, learned, rows)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.

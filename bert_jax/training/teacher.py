@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import path_of
@@ -20,7 +19,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.training.initial import arrays_digest, check_source
+from bert_jax.parallel.partition import place
+from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
@@ -46,11 +46,7 @@ class Teacher:
 
     def placed(self, shardings: Any) -> Any:
         """Returns the parameters on their devices."""
-
-        def leaf(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-            return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
-
-        return jax.tree.map(leaf, self.params, shardings)
+        return jax.tree.map(place, self.params, shardings)
 
 
 def for_evaluation(model: ModelConfig, student: ModelConfig) -> ModelConfig:
@@ -63,12 +59,9 @@ def for_evaluation(model: ModelConfig, student: ModelConfig) -> ModelConfig:
     )
 
 
-def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | None:
+def find_teacher(config: Config, data: RunData) -> Teacher | None:
     """Returns the model that `config.teacher` names, checked against the run; None if it names
     none.
-
-    Args:
-        given: `config.teacher` as the user wrote it, for messages.
 
     Raises:
         UserError: no such model; it has another vocabulary, no masked-token head, fewer positions
@@ -82,8 +75,8 @@ def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | No
                 "a step (run@4000), an import or an export"
             )
         return None
-    where = f"config.teacher={given or source}"
-    check_source(given or source, "config.teacher")
+    where = f"config.teacher={source}"
+    check_source(source, "config.teacher")
     path, step = split_step(source)
     if step is None and Workdir.open(path).is_run():
         raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
@@ -92,7 +85,7 @@ def find_teacher(config: Config, data: RunData, given: str = "") -> Teacher | No
     model = for_evaluation(read.config, config.model)
     shapes = nnx.to_pure_dict(declare(model, ComputeConfig.plain(), OBJECTIVES)[1])
     own = part_of(read.params, shapes)
-    params = jax.tree.map(lambda x, like: _padded(x, like.shape), own, shapes)
+    params = jax.tree.map(fitted_rows, own, shapes)  # with other padding rows
     return Teacher(model, params, arrays_digest(own))
 
 
@@ -151,16 +144,6 @@ def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
             )
 
 
-def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an array whose first dimension has other padding rows, which are zero."""
-    if x.shape == shape:
-        return x
-    out = np.zeros(shape, x.dtype)
-    rows = min(len(x), len(out))
-    out[:rows] = x[:rows]
-    return out
-
-
 def start_as(state: State, teacher: Teacher, config: Config) -> State:
     """Returns the state of a new student with layers, embeddings and head of its teacher.
 
@@ -189,8 +172,7 @@ def start_as(state: State, teacher: Teacher, config: Config) -> State:
                 f"the teacher and {list(leaf.shape)} here; give the student the teacher's widths, "
                 'or set teacher_layers to ""'
             )
-        fitting = array.astype(leaf.dtype)
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
+        return place(array.astype(leaf.dtype), leaf.sharding)
 
     params = jax.tree_util.tree_map_with_path(copied, {"params": state["params"]})
     return {**state, **params}

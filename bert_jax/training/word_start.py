@@ -32,6 +32,7 @@ from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.model.positional_heads import TRUNCATED, position_table
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
+from bert_jax.parallel.partition import place
 from bert_jax.storage.digest import json_digest
 from bert_jax.training.shared_arrays import Arrays, shared_arrays
 from bert_jax.training.state_sharding import State
@@ -230,9 +231,5 @@ def _replaced(leaf: jax.Array, given: np.ndarray, taken: np.ndarray) -> jax.Arra
     rows, mask = np.zeros(leaf.shape, leaf.dtype), np.zeros(leaf.shape, bool)
     rows[: len(given)] = given
     mask[np.flatnonzero(taken)] = True
-
-    def shard(array: np.ndarray) -> jax.Array:
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: array[index])
-
     choose = jax.jit(jnp.where, out_shardings=leaf.sharding)
-    return choose(shard(mask), shard(rows), leaf)
+    return choose(place(mask, leaf.sharding), place(rows, leaf.sharding), leaf)

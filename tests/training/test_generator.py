@@ -18,7 +18,8 @@ from layout_models import layout_config
 from runs import read_records
 from scipy.special import stdtrit
 from small import COMPUTE
-from small_step import ALL_AT_ONCE, CORPUS, PACKED, mesh_of, place, rows_of, small
+from small_step import ALL_AT_ONCE, PACKED, small
+from split_steps import Trained, assert_same, train
 
 import bert_jax
 from bert_jax.config.config_files import load
@@ -41,7 +42,6 @@ from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.evaluate import evaluate_run
 from bert_jax.training.options import RunOptions
-from bert_jax.training.step import make_step_functions
 
 torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
@@ -142,25 +142,9 @@ def test_a_step_is_that_of_pytorch(form: dict) -> None:
             np.testing.assert_allclose(gradient, wanted, atol=1e-5 * scale, err_msg=name)
 
 
-def trained(changes: dict[str, Any], before: Any = None) -> tuple[list[float], Any, Any]:
-    """Losses of three steps, and the parameters before and after them."""
+def steps_of_both(changes: dict[str, Any], before: Any = None) -> Trained:
     model = {"generator": SMALLER, **changes.get("model", {})}
-    config = small("mlm+rtd", **{**changes, "model": model})
-    arrays, mesh = rows_of(config), mesh_of(config)
-    with jax.set_mesh(mesh):
-        program = make_step_functions(config, mesh, CORPUS)
-        step = program.compile_train(arrays, config.phases[0])
-        before = before or jax.tree.map(np.asarray, program.init())
-        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), before, program.abstract)
-        placed, losses = place(program, arrays), []
-        for _ in range(3):
-            state, metrics = step(state, placed)
-            losses.append(float(metrics["loss"]))
-    return losses, before, jax.tree.map(np.asarray, state["params"])
-
-
-def length(tree: Any) -> float:
-    return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+    return train(small("mlm+rtd", **{**changes, "model": model}), before)
 
 
 SPLITS: dict[str, dict[str, Any]] = {
@@ -177,12 +161,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     ["everything", *(pytest.param(n, marks=pytest.mark.slow) for n in list(SPLITS)[1:])],
 )
 def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
-    losses, before, after = trained({})
-    others, _, split = trained(SPLITS[name], before)
-    np.testing.assert_allclose(others, losses, rtol=1e-6)
-    moved = length(jax.tree.map(np.subtract, after, before["params"]))
-    assert moved > 0.1
-    assert length(jax.tree.map(np.subtract, after, split)) <= 1e-6 * moved
+    one = steps_of_both({})
+    assert_same(one, steps_of_both(SPLITS[name], one.before))
 
 
 @pytest.fixture(scope="module")

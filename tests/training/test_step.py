@@ -5,7 +5,6 @@ so losses agree to 1e-6 relative, and parameters after three steps to 1e-6 of th
 update: |p - q| / |p - p0| over all parameters together, the norm that gradients are clipped by.
 """
 
-import dataclasses
 import functools
 import json
 import re
@@ -15,12 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 import shape_search
 from handmade import batch
 from jax.experimental.compilation_cache import compilation_cache
 from small_step import ALL_AT_ONCE, CORPUS, DATA, EXAMPLES, PACKED, mesh_of, place, rows_of, small
+from split_steps import Trained, assert_same, train
 
 from bert_jax.config.schema import Config
 from bert_jax.objectives.known_objectives import chosen
@@ -28,53 +27,14 @@ from bert_jax.ops.attention import dispatch, pallas
 from bert_jax.parallel import partition
 from bert_jax.training.step import make_step_functions
 
-STEPS = 3
 GOLDEN = Path(__file__).parents[1] / "goldens" / "losses.json"
 REGENERATE = "PYTHONPATH=tests/support python tests/training/test_step.py"
-
-
-@dataclasses.dataclass
-class Trained:
-    """What three steps gave, and what gave it."""
-
-    losses: list[float]
-    before: Any  # the whole state
-    after: Any
-    text: str  # of the compiled step
-
-
-def train(config: Config, before: Any = None, steps: int = STEPS) -> Trained:
-    """The first steps of a phase, compiled as a run compiles them; from `before` if given."""
-    arrays, mesh = rows_of(config), mesh_of(config)
-    with jax.set_mesh(mesh):
-        program = make_step_functions(config, mesh, CORPUS)
-        step = program.compile_train(arrays, config.phases[0])
-        if before is None:
-            before = jax.tree.map(np.asarray, program.init())
-        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), before, program.abstract)
-        placed, losses = place(program, arrays), []
-        for _ in range(steps):
-            state, metrics = step(state, placed)
-            losses.append(float(metrics["loss"]))
-    return Trained(losses, before, state, step.as_text())
 
 
 @functools.cache
 def reference(learned: str = "mlm+nsp", optimizer: str = "adamw") -> Trained:
     """One device, one example a row, the whole batch at once."""
     return train(small(learned, optimizer={"name": optimizer}))
-
-
-def distance(a: Trained | Any, b: Any) -> float:
-    return float(optax.tree.norm(jax.tree.map(lambda x, y: np.asarray(x) - np.asarray(y), a, b)))
-
-
-def assert_same(one: Trained, other: Trained) -> None:
-    assert one.text != other.text, "the programs compared are the same"
-    np.testing.assert_allclose(other.losses, one.losses, rtol=1e-6)
-    moved = distance(one.after["params"], one.before["params"])
-    assert moved > 0.1
-    assert distance(one.after["params"], other.after["params"]) <= 1e-6 * moved
 
 
 def slow(case: Sequence[Any], name: str | None = None) -> Any:

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.objectives.known_objectives import OBJECTIVES
+from bert_jax.objectives.soft_labels import TEACHER
 
 Arrays = Mapping[str, np.ndarray]
 Measured = Mapping[str, float | None]  # metric -> value, None if it is undefined
@@ -140,11 +141,12 @@ class TaskKind(abc.ABC):
         raise NotImplementedError  # a kind whose objective has no soft loss is refused before
 
     def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
-        """Returns the array `TEACHER` of the examples as the student reads them.
+        """Returns the array `TEACHER` of the examples as the student reads them; here from the
+        "logits" of each example, [E, C].
 
         outputs: of `teacher_outputs`, of the same examples in the same order.
         """
-        raise NotImplementedError
+        return Targets(of_examples={TEACHER: self.softened(outputs["logits"], temperature)})
 
     def softened(self, logits: np.ndarray, temperature: float) -> np.ndarray:
         """Returns what the objective learns of the logits of a teacher, [..., C]."""

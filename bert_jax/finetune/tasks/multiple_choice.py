@@ -31,7 +31,6 @@ from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE as OBJECTIVE
-from bert_jax.objectives.soft_labels import TEACHER
 
 _NAMES: Final = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _FILES: Final[Files] = {
@@ -141,9 +140,6 @@ class MultipleChoiceTask(TaskKind):
     def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
         """Returns "logits", float32 [E, C], of the choices of each example."""
         return {"logits": np.stack([scores[:, 0] for scores in logits])}
-
-    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
-        return Targets(of_examples={TEACHER: self.softened(outputs["logits"], temperature)})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[int]

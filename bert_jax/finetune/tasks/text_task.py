@@ -26,7 +26,6 @@ from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
-from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.storage.remote import open_path
 
 
@@ -126,9 +125,6 @@ class TextTask(TaskKind):
     def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
         """Returns "logits", float32 [E, C]."""
         return {"logits": np.stack(logits)}
-
-    def soft_targets(self, outputs: Arrays, prepared: Prepared, temperature: float) -> Targets:
-        return Targets(of_examples={TEACHER: self.softened(outputs["logits"], temperature)})
 
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]

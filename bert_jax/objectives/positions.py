@@ -1,0 +1,26 @@
+"""Positions of a batch: which are real, and where its prediction slots are in the rows.
+
+Sizes: B rows, S positions, P prediction slots.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.parallel.global_batch import Batch
+
+
+def real_tokens(batch: Batch) -> jax.Array:
+    """Returns 1 at every token, [CLS] and [SEP] included, and 0 at padding: float32 [B, S]."""
+    return (batch["example_ids"] > 0).astype(jnp.float32)
+
+
+def with_slots(rows_BxS: jax.Array, batch: Batch, values_BxP: jax.Array) -> jax.Array:
+    """Returns an array [B, S] with the values of the used prediction slots at their positions."""
+    length = rows_BxS.shape[-1]
+    used_BxP = batch["masked_weights"] > 0
+    places_BxP = jnp.where(used_BxP, batch["masked_positions"], length)  # outside: dropped
+
+    def put(row_S: jax.Array, places_P: jax.Array, values_P: jax.Array) -> jax.Array:
+        return row_S.at[places_P].set(values_P.astype(row_S.dtype), mode="drop")
+
+    return jax.vmap(put)(rows_BxS, places_BxP, values_BxP)
