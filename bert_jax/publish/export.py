@@ -53,7 +53,7 @@ from bert_jax.publish.weight_writer import (
 )
 from bert_jax.storage import atomic
 from bert_jax.storage.digest import file_digest
-from bert_jax.storage.outputs import OutputKind, check_output, target_of
+from bert_jax.storage.outputs import OutputKind, check_inputs, check_output, target_of
 from bert_jax.storage.remote import is_remote
 from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
 from bert_jax.workdir.inputs import inputs_of_model
@@ -210,8 +210,8 @@ def run_export(
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
-    several = all_steps or has_generator(run)
-    check_output(out, EXPORTS if several else EXPORT, inputs=inputs_of_model(workdir))
+    check_inputs(out, EXPORT, inputs_of_model(workdir))  # before anything of the run is read
+    check_output(out, EXPORTS if all_steps or has_generator(run) else EXPORT)
     if not all_steps:
         _export_step(run, out, step, form, optimizer_state, weights)
         return

@@ -27,7 +27,7 @@ from bert_jax.workdir.layout import Workdir
 
 # What decides what a step sees or what the parameters mean may not change; these keys may.
 MAY = """
-    log_every_steps init init_weights data.store
+    log_every_steps init init_weights teacher data.store
     optimizer.learning_rate optimizer.base_width optimizer.warmup_steps optimizer.decay_power
     optimizer.schedule_over
     optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
