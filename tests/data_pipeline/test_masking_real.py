@@ -60,11 +60,16 @@ def examples(vocabulary, real_wiki_files, real_books):
     return made
 
 
+def flat(examples):
+    return np.concatenate([segment for example in examples for segment in example])
+
+
 def masked(examples, vocabulary, spec):
     """Of each example: plain ids, masked ids, positions, and the whole row."""
     batch = make_rows(
         [[example] for example in examples], spec, KEY,
         vocab_size=vocabulary.vocab_size, word_starts=vocabulary.word_starts,
+        token_counts=np.bincount(flat(examples), minlength=vocabulary.vocab_size),
     )  # fmt: skip
     for line in range(len(examples)):
         row = {name: values[line] for name, values in batch.items()}
