@@ -45,8 +45,9 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
 from bert_jax.distributed.peers import ProcessGroup, single_process_group
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.disentangled_embeddings import summed
 from bert_jax.objectives.known_objectives import learned_by
-from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.objectives.pretraining_model import init_params, trains_apart
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.retry import RetryPolicy, retry
@@ -332,6 +333,8 @@ def load_params(
 ) -> tuple[dict, dict[str, Any]]:
     """Loads the parameters of a step (see `find_steps`) to one device, and its `meta`.
 
+    Those of a discriminator have the tables that it reads, not what it adds to its generator's.
+
     Raises:
         UserError: the workdir holds no such checkpoint, it is another run's, or it has no such
             weights.
@@ -339,7 +342,8 @@ def load_params(
     """
     (step,) = find_steps(workdir, which)
     meta = read_own_meta(workdir, step, known_run(workdir))
-    return read_params(workdir, meta, weights), meta
+    params, config = read_params(workdir, meta, weights), config_of(meta)
+    return (summed(params) if trains_apart(config.model, learned_by(config)) else params), meta
 
 
 def known_run(workdir: Workdir) -> dict[str, Any] | None:
@@ -361,7 +365,8 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
 
 
 def read_params(workdir: Workdir, meta: Mapping[str, Any], weights: Weights = "last") -> dict:
-    """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
+    """Reads the parameters of the step with this `meta`, as they are trained, to one device; raises
+    as `load_params`."""
     name = "ema" if weights == "ema" else "params"
     if weights == "ema" and not meta["config"]["optimizer"].get("ema_decay"):
         raise UserError(

@@ -1,7 +1,7 @@
 """`config.model.generator`: the network that replaces tokens, in replaced-token detection."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from bert_jax.config.ranges import INT32
 from bert_jax.data_pipeline.settings import Within
@@ -13,10 +13,19 @@ Size = Annotated[int, Within(0, INT32)]
 class GeneratorConfig:
     """Sizes that differ from those of the model, which is the discriminator; 0: the same.
 
-    Both share the embeddings; a generator of another width has a dense layer after them.
+    A generator of another width has a dense layer after the embeddings.
     """
 
     hidden_size: Size = 0
     num_hidden_layers: Size = 0
     num_attention_heads: Size = 0
     intermediate_size: Size = 0
+    # One module for both, trained by both, as in ELECTRA; or DeBERTaV3's: the discriminator adds
+    # tables of its own to the generator's, and its gradients reach only its own.
+    embedding_sharing: Literal["shared", "gradient_disentangled"] = "shared"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that differ, by name."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in own.items() if isinstance(value, int) and value}

@@ -13,9 +13,10 @@ from flax import nnx
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.layers import Keys
 from bert_jax.model.positional_heads import guide
+from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.replaced_token_model import ReplacedTokenModel
+from bert_jax.objectives.replaced_token_model import ReplacedTokenModel, is_disentangled
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import param_axes
 
@@ -67,7 +68,21 @@ def init_params(
     """Returns newly initialized parameters as a plain nested dict of float32 arrays."""
     model = _model_class(objectives)(config, compute, objectives, Keys(key))
     params = nnx.to_pure_dict(nnx.state(model))
-    return guide(params, config) if config.initializer == "positional_heads" else params
+    if config.initializer == "positional_heads":
+        params = guide(params, config)
+    return apart(_shared(params)) if trains_apart(config, objectives) else params
+
+
+def trains_apart(config: ModelConfig, objectives: Sequence[str]) -> bool:
+    """Returns whether parameters are trained in the form of `disentangled_embeddings.apart`."""
+    return _model_class(objectives) is ReplacedTokenModel and is_disentangled(config)
+
+
+def _shared(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of both networks without the embeddings of the generator."""
+    generator = params[GENERATOR]
+    encoder = {name: part for name, part in generator["encoder"].items() if name != "embeddings"}
+    return {**params, GENERATOR: {**generator, "encoder": encoder}}
 
 
 def part_of(params: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,12 +31,9 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_f
 from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import learned_by, with_heads
-from bert_jax.objectives.replaced_token_model import (
-    GENERATOR,
-    generator_of,
-    generator_params,
-)
+from bert_jax.objectives.replaced_token_model import generator_of, generator_params
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
 from bert_jax.publish.model_card import Card, render

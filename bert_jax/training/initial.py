@@ -28,9 +28,9 @@ from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import local_folder, read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, import_hint
+from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
-from bert_jax.objectives.pretraining_model import vocabulary_paths
-from bert_jax.objectives.replaced_token_model import GENERATOR
+from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.storage.digest import json_digest, sha256
@@ -46,7 +46,7 @@ from bert_jax.training.word_start import is_counted
 from bert_jax.workdir.layout import Workdir, split_step
 
 _POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
-_POSITION_TABLE = ("encoder", "embeddings", "position")
+_POSITION_TABLE = ("embeddings", "position")  # the end of its path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,6 +260,8 @@ def _read(config: Config, data: RunData) -> InitialState:
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
     params = _without_another_head(params, model, config.model)
+    if trains_apart(config.model, learned_by(config)):
+        params = apart(params)
     found = _fitted(params, optimizer, config, vocabulary)
     return dataclasses.replace(found, origin=origin, notes=(*found.notes, *left_out))
 
@@ -295,8 +297,10 @@ def _fitted(
         names = tuple(key.key for key in path)
         if vocabulary and names in with_vocabulary:
             return vocabulary.take(given)
-        if names == _POSITION_TABLE and len(given) < positions:
-            notes.append(f"positions: {len(given):,} of {positions:,} copied, the rest repeat them")
+        if names[-2:] == _POSITION_TABLE and len(given) < positions:
+            if names[0] == "encoder":
+                copied = f"{len(given):,} of {positions:,} copied"
+                notes.append(f"positions: {copied}, the rest repeat them")
             return np.resize(given, (positions, *given.shape[1:]))
         return given
 

@@ -30,6 +30,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build.workers import available_cores
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.model.positional_heads import TRUNCATED, position_table
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.parallel.partition import place
@@ -40,7 +41,7 @@ from bert_jax.workdir.layout import Workdir
 
 MOST_TOKENS: Final = 300_000_000  # of a larger store, evenly spread documents are counted
 WORDS, BIAS, VALUES, OUTPUTS = "words", "bias", "values", "outputs"  # names of the arrays
-_TABLE: Final = ("encoder", "embeddings", "word")
+_TABLE: Final = ("embeddings", "word")  # the end of its path
 _ATTENTION: Final = "params/encoder/layers/attention"
 Rows = tuple[np.ndarray, np.ndarray]  # values, and which of them are taken
 
@@ -208,9 +209,14 @@ def _set(leaf: jax.Array, place: Any, part: np.ndarray) -> jax.Array:
 
 
 def entry_paths(config: Config) -> list[str]:
-    """Returns the parameters that have a row for each entry: the table of words, then biases."""
-    paths = vocabulary_paths(config.model, learned_by(config)) - {_TABLE}
-    return ["/".join(("params", *path)) for path in (_TABLE, *sorted(paths))]
+    """Returns the parameters that have a row for each entry: the table of words, then biases.
+
+    Of two tables that is the generator's; a discriminator's own starts at zero.
+    """
+    paths = vocabulary_paths(config.model, learned_by(config))
+    tables = {path for path in paths if path[-2:] == _TABLE}
+    table = max(tables, key=lambda path: path[0] == GENERATOR)
+    return ["/".join(("params", *path)) for path in (table, *sorted(paths - tables))]
 
 
 def with_rows(state: State, given: Mapping[str, Rows]) -> State:

@@ -30,6 +30,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.metrics.flops import step_flops
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.disentangled_embeddings import summed
+from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.objectives.pretraining_model import declare, init_params, parameter_count
 from bert_jax.objectives.replaced_token_model import (
     generator_of,
@@ -47,6 +49,7 @@ torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
 BOTH = ("mlm", "rtd")
 SMALLER = GeneratorConfig(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+APART = dataclasses.replace(SMALLER, embedding_sharing="gradient_disentangled")
 FORMS: dict[str, dict[str, Any]] = {
     "narrower tables": {"embedding_size": 16, "generator": SMALLER},
     "tables of the model": {"generator": SMALLER},
@@ -163,6 +166,13 @@ SPLITS: dict[str, dict[str, Any]] = {
 def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
     one = steps_of_both({})
     assert_same(one, steps_of_both(SPLITS[name], one.before))
+
+
+@pytest.mark.slow
+def test_the_same_numbers_with_tables_apart_however_the_step_is_split() -> None:
+    apart = {"model": {"generator": APART}}
+    one = steps_of_both(apart)
+    assert_same(one, steps_of_both({**ALL_AT_ONCE, **apart}, one.before))
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +310,83 @@ def test_a_generator_reads_positions_through_its_dense_layer() -> None:
     model = dataclasses.replace(started, generator=GeneratorConfig(hidden_size=64))
     found = generator_of(model)
     assert (found.initializer, found.embedding_size) == ("random", model.hidden_size)
+
+
+DISENTANGLED = {"model__generator__embedding_sharing": "gradient_disentangled"}
+
+
+def test_a_discriminators_gradients_reach_only_tables_of_its_own() -> None:
+    """Those of the generator's tables are its own loss's; the discriminator reads the sums."""
+    config = layout_config("electra", embedding_size=16, generator=APART)
+    params = init_params(config, COMPUTE, BOTH, jax.random.key(1))
+    own = params["encoder"]["embeddings"]
+    for name in ("word", "position"):
+        assert not np.any(own[name])
+        own[name] += 0.1 * jax.random.normal(jax.random.key(2), own[name].shape)
+    batch: dict[str, Any] = cases.batch(CASES["tiny"], 0)
+    keys = np.random.default_rng(0).integers(0, 2**32, batch["masked_labels"].shape, np.uint32)
+    arrays = {name: jnp.asarray(x) for name, x in (batch | {"draw_keys": keys}).items()}
+    corpus = Corpus(("text",), np.zeros(config.vocab_size, np.float32))
+
+    def loss_of(config: Any, params: Any, factor: float) -> jax.Array:
+        outputs = nnx.merge(declare(config, COMPUTE, BOTH)[0], params)(arrays)
+        return all_sums(outputs, arrays, corpus, factors={"rtd": factor})[0]
+
+    both = jax.grad(lambda p: loss_of(config, p, 50.0))(params)
+    alone = jax.grad(lambda p: loss_of(config, p, 0.0))(params)
+
+    def base(tree: Any) -> Any:
+        return tree["generator"]["encoder"]["embeddings"]
+
+    for name in ("word", "position"):
+        np.testing.assert_allclose(base(both)[name], base(alone)[name], atol=1e-7)
+        assert np.any(both["encoder"]["embeddings"][name])
+        assert not np.any(alone["encoder"]["embeddings"][name])
+    # Two ordinary models, each with tables of its own, have the same losses.
+    read = summed(params)
+    words = own["word"] + base(params)["word"]
+    np.testing.assert_array_equal(read["encoder"]["embeddings"]["word"], words)
+    logits = _model_of(generator_of(config), generator_params(read))(arrays)["mlm"]
+    outputs = nnx.merge(declare(config, COMPUTE, BOTH)[0], params)(arrays)
+    np.testing.assert_allclose(outputs["mlm"], logits, atol=1e-6)
+    replaced = replaced_batch(arrays, draw(logits, keys))
+    alone = {name: part for name, part in read.items() if name != "generator"}
+    found = _model_of(config, alone)(replaced)["rtd"]
+    np.testing.assert_allclose(outputs["rtd"].logits, found, atol=1e-5)
+
+
+def _model_of(config: Any, params: Any) -> Any:
+    return nnx.merge(declare(config, COMPUTE, with_heads(params))[0], params)
+
+
+def test_a_run_with_disentangled_embeddings_is_resumed_exported_and_continued(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    config = config_of(store, **DISENTANGLED)
+    loop.pretrain(config, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
+    loop.pretrain(config, tmp_path / "run")
+    for run in ("whole", "run"):
+        run_export(tmp_path / run, tmp_path / f"{run}_folder")
+    still = {"optimizer.learning_rate": 0.0}
+    again = config_of(store, init=f"{tmp_path}/run@4", **DISENTANGLED).replace(still)
+    loop.pretrain(again, tmp_path / "again")
+    run_export(tmp_path / "again", tmp_path / "again_folder")
+    shared = config_of(store, init=f"{tmp_path}/whole_folder/discriminator").replace(still)
+    loop.pretrain(shared.replace({"model.generator.embedding_sharing": "gradient_disentangled"}),
+                  tmp_path / "from_one")  # fmt: skip
+    run_export(tmp_path / "from_one", tmp_path / "from_one_folder")
+    tables = {}
+    for kind in ("discriminator", "generator"):
+        read = {}
+        for run in ("whole", "run", "again", "from_one"):
+            file = tmp_path / f"{run}_folder" / kind / "model.safetensors"
+            read[run] = safetensors.numpy.load_file(file)
+        for name, tensor in read["whole"].items():
+            np.testing.assert_array_equal(read["run"][name], tensor, err_msg=name)
+            np.testing.assert_allclose(read["again"][name], tensor, atol=1e-7, err_msg=name)
+        tables[kind] = read["whole"]["electra.embeddings.word_embeddings.weight"]
+        found = read["from_one"]["electra.embeddings.word_embeddings.weight"]
+        np.testing.assert_array_equal(found, tables["discriminator"])
+    assert np.any(tables["discriminator"] != tables["generator"])
