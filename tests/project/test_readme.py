@@ -371,11 +371,17 @@ class Shell:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("blocks")  # as long as all other slow tests with processes together
-def test_every_block_can_be_typed_in_order(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.xdist_group("blocks")  # a night's takes as long as all slow tests with processes
+@pytest.mark.parametrize(
+    "pages",
+    [pytest.param(PAGES[:2], id="README"), pytest.param(PAGES, id="all", marks=pytest.mark.nightly)],
+)
+def test_every_block_can_be_typed_in_order(
+    pages: list[Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     prepare(tmp_path, request)
     with Shell(tmp_path) as shell:
-        for block in BLOCKS:
+        for block in (block for page in pages for block in blocks_of(page)):
             if block.language in ("python", "yaml"):
                 shell.file(block)
             elif block.language != "text":
