@@ -38,6 +38,17 @@ def words(config: Path, workdir: Path, *flags: str) -> list[str]:
     return ["finetune", f"--config={config}", f"--workdir={workdir}", *flags]
 
 
+def flags_of(task: str, config: Path, folder: Path) -> list[str]:
+    """The flags of a task; that of a teacher is trained before."""
+    name, _, taught = task.partition(" from ")
+    named = f"--config.task.name={name}"
+    if not taught:
+        return [named]
+    teacher = folder / "teacher/run"
+    finished(words(config, teacher, named, "--config.seed=7"), folder / "teacher.txt")
+    return [named, f"--config.task.teacher={teacher}"]
+
+
 def started(command: Sequence[str], output: Path) -> subprocess.Popen:
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
@@ -61,7 +72,7 @@ def killed(command: Sequence[str], output: Path, workdir: Path, moments: random.
     return process.wait() == -signal.SIGKILL
 
 
-TASKS = ("rte", "multiple_choice")
+TASKS = ("rte", "multiple_choice", "rte from a teacher")
 
 
 @pytest.mark.slow
@@ -71,7 +82,7 @@ def test_killed_at_random_moments_it_resumes_to_the_same_bits(
     config: Path, tmp_path: Path, task: str
 ) -> None:
     whole, other = tmp_path / "whole/run", tmp_path / "killed/run"
-    flags = ("--cpu_devices=1", f"--config.task.name={task}")
+    flags = ("--cpu_devices=1", *flags_of(task, config, tmp_path))
     finished(words(config, whole, *flags), tmp_path / "whole.txt")
     command, output = words(config, other, *flags), tmp_path / "killed.txt"
     seed = random.randrange(2**32)
@@ -94,14 +105,14 @@ def test_two_processes_train_as_one_does(config: Path, tmp_path: Path, task: str
     """Equal up to the order of sums, which are over two processes or two devices."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    named = f"--config.task.name={task}"
-    flags = (named, "--cpu_devices=1", f"--coordinator={address}", "--num_processes=2")
+    named = flags_of(task, config, tmp_path)
+    flags = (*named, "--cpu_devices=1", f"--coordinator={address}", "--num_processes=2")
     jobs = [
         started(words(config, tmp_path / "two", *flags, f"--process_id={i}"), tmp_path / f"{i}.txt")
         for i in range(2)
     ]
     assert [job.wait(LIMIT) for job in jobs] == [DONE, DONE], (tmp_path / "0.txt").read_text()
-    finished(words(config, tmp_path / "one", named, "--cpu_devices=2"), tmp_path / "one.txt")
+    finished(words(config, tmp_path / "one", *named, "--cpu_devices=2"), tmp_path / "one.txt")
     (one,), (two,) = (
         json.loads((tmp_path / name / "results.json").read_text())["runs"]
         for name in ("one", "two")

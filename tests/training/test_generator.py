@@ -15,6 +15,7 @@ from flax import nnx
 from golden_case import CASES
 from late_import import LateImport
 from layout_models import layout_config
+from nightly import others_nightly
 from runs import read_records
 from scipy.special import stdtrit
 from small import COMPUTE
@@ -94,11 +95,11 @@ def test_what_is_drawn_stands_at_all_chosen_positions() -> None:
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_step_is_that_of_pytorch(form: dict) -> None:
+@pytest.mark.parametrize("form", others_nightly(FORMS, keep=["narrower tables"]))
+def test_a_step_is_that_of_pytorch(form: str) -> None:
     """Loss and gradients of both networks in transformers, on the same draws; the embeddings have
     those of both."""
-    config = layout_config("electra", **form)
+    config = layout_config("electra", **FORMS[form])
     params = jax.tree.map(
         lambda x: np.asarray(x) * 3, init_params(config, COMPUTE, BOTH, jax.random.key(1))
     )
@@ -161,16 +162,14 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["everything", *(pytest.param(n, marks=pytest.mark.slow) for n in list(SPLITS)[1:])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", others_nightly(SPLITS, keep=["everything"]))
 def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
     one = steps_of_both({})
     assert_same(one, steps_of_both(SPLITS[name], one.before))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_numbers_with_tables_apart_however_the_step_is_split() -> None:
     apart = {"model": {"generator": APART}}
     one = steps_of_both(apart)
