@@ -12,6 +12,7 @@ embeddings of its own. Cycles are the compiler's estimate, plus roofline times w
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,10 @@ def main() -> None:
     print(f"{'':<34}{'M cycles':>10}{'temporaries':>14}{'ratio':>8}")
     for name in wanted:
         both, *apart = PAIRS[name](options)
-        found = {title: cost(lower) for title, lower in (both, *apart)}
+        found = {}
+        for title, lower in (*apart, both):
+            print(f"compiling {title}", file=sys.stderr, flush=True)
+            found[title] = cost(lower)
         alone = sum(cycles for title, (cycles, _) in found.items() if title != both[0])
         for title, (cycles, memory) in found.items():
             ratio = f"{cycles / alone:>8.3f}" if title == both[0] else ""
