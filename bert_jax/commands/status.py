@@ -1,36 +1,61 @@
-"""`bert-jax status`: shows the state of a run."""
+"""`bert-jax status`: shows the state of runs, once or again and again."""
 
 from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, UsageError, need
 from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_input, define_output
 
 
 def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "workdir", "folder of a pretraining run")
-    flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
+    define_input(
+        values, "workdir", "folder of a run; may be repeated, a run for each", repeated=True
+    )
+    flags.DEFINE_bool(
+        "json", False, "print one JSON object, of several runs a list", flag_values=values
+    )
+    watched = "show it again and again, until no run is running or Ctrl-C"
+    flags.DEFINE_bool("watch", False, watched, flag_values=values)
+    flags.DEFINE_integer(
+        "every", 10, "seconds from one showing of --watch to the next", 1, flag_values=values
+    )
     define_output(values, "html", "HTML page to write, with plots", page)
 
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax.reporting import status, status_text
+    folders = values.workdir
+    if values.html and len(folders) > 1:
+        raise UsageError("--html is the page of one run; give one --workdir")
+    if values["every"].present and not values.watch:
+        raise UsageError("--every has no effect without --watch")
+    from bert_jax.reporting import status, status_text, watch
     from bert_jax.runtime.log import plain
 
-    run = status.read_status(values.workdir)
-    print(status.as_json(run) if values.json else plain(status_text.render(run)))
-    if values.html:
-        from bert_jax.reporting.status_page import write_page
+    def show() -> bool:
+        """Prints the runs and writes the page; returns whether one of them is running."""
+        runs = [status.read_status(folder) for folder in folders]
+        if values.json:
+            print(status.as_json(*runs))
+        else:
+            print("\n\n".join(plain(status_text.render(run)) for run in runs))
+        if values.html:
+            from bert_jax.reporting.status_page import write_page
 
-        write_page(values.workdir, values.html)
+            write_page(folders[0], values.html, refresh=values.every if values.watch else 0)
+        return any(run.working for run in runs)
+
+    if values.watch:
+        watch.again_and_again(show, values.every)
+    else:
+        show()
 
 
 COMMANDS = {
     "status": Command(
-        "show the state of a run",
+        "show the state of runs",
         "bert-jax status --workdir=run",
         _define_status,
         _run_status,

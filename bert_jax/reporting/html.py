@@ -50,7 +50,7 @@ figcaption, .note { color: #5a6a7a; } figure { margin: 1rem 0; }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{mark}
+{mark}{refresh}
 <title>{title}</title>
 <style>{style}</style></head><body>
 <h1>{title}</h1>
@@ -75,8 +75,9 @@ class Page:
     All text is escaped here, whatever its source; only figures are inserted as markup.
     """
 
-    def __init__(self, title: str):
-        self._title = title
+    def __init__(self, title: str, *, refresh: int = 0):
+        """refresh: seconds after which a browser reads the file again; 0: never."""
+        self._title, self._refresh = title, refresh
         self._parts: list[str] = []
 
     def heading(self, text: str) -> None:
@@ -162,7 +163,8 @@ class Page:
     def save(self, path: epath.PathLike, *, inputs: Iterable[epath.PathLike] = ()) -> None:
         """Writes the page atomically, as `write_output` does, outside these inputs."""
         title, body = html.escape(self._title), "\n".join(self._parts)
-        page = _PAGE.format(mark=_MARK, title=title, style=_STYLE, body=body)
+        again = f'\n<meta http-equiv="refresh" content="{self._refresh}">' if self._refresh else ""
+        page = _PAGE.format(mark=_MARK, refresh=again, title=title, style=_STYLE, body=body)
         # File names may hold lone surrogates.
         write_output(path, page.encode(errors="backslashreplace"), PAGE, inputs=inputs)
 

@@ -168,11 +168,14 @@ def _step_flops(run: Record, config: Config) -> list[float]:
     return [step_flops(config, phase) for phase in config.phases]
 
 
-def as_json(status: Status) -> str:
-    """All fields as JSON; non-finite numbers become null."""
-    fields = dataclasses.asdict(status)
-    fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
-    return json.dumps(metrics.strict(fields), indent=2, allow_nan=False)
+def as_json(*runs: Status) -> str:
+    """All fields as JSON, of several runs a list; non-finite numbers become null."""
+    values = []
+    for status in runs:
+        fields = dataclasses.asdict(status)
+        fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
+        values.append(metrics.strict(fields))
+    return json.dumps(values if len(values) > 1 else values[0], indent=2, allow_nan=False)
 
 
 def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:

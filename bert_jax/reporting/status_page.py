@@ -25,12 +25,14 @@ from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
 
 
-def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
+def write_page(folder: epath.PathLike, path: epath.PathLike, *, refresh: int = 0) -> None:
     """Writes an HTML page with the run's state, its curves, their trivial baselines and its
     goodput; UserError if the folder holds no run, StorageError if the file cannot be written.
 
     Text and the bigram baseline come from the run's token store; they are omitted if it can no
     longer be read.
+
+    refresh: seconds after which a browser reads it again while the run is running; 0: never.
     """
     from bert_jax.data_pipeline.analysis.baselines import bigram_loss
 
@@ -39,7 +41,8 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     config = settings_of(run)
     path_of_store, store = _store(workdir, run, config)
     logged = [*run_records.records(workdir.metrics)]
-    page = html.Page(f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}")
+    title = f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}"
+    page = html.Page(title, refresh=refresh if status.working else 0)
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -87,6 +88,44 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
     assert text.index("convert export") < text.index("[MASK]") < text.index("evaluate --workdir")
     assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
     assert "no/run.html: no such folder" in capsys.readouterr().err
+
+
+def test_several_runs_are_shown(config, tmp_path, capsys):
+    one, two = (
+        folder_of_a_run(tmp_path / name, config, 10 * n) for n, name in ((1, "a"), (2, "b"))
+    )
+    flags = ["status", f"--workdir={one}", f"--workdir={two}"]
+    assert cli.main(flags) == 0
+    said = capsys.readouterr().out
+    assert said.index("step 10 of 100") < said.index("step 20 of 100")
+    assert cli.main([*flags, "--json"]) == 0
+    assert [run["step"] for run in json.loads(capsys.readouterr().out)] == [10, 20]
+    assert cli.main([*flags, f"--html={tmp_path}/page.html"]) == 2
+    assert "--html is the page of one run" in capsys.readouterr().err
+
+
+def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypatch):
+    """The page of a run that still runs is read again by a browser."""
+    run, page, pages = folder_of_a_run(tmp_path / "run", config, 30), tmp_path / "run.html", []
+
+    def sleep(seconds):
+        pages.append((seconds, page.read_text()))
+        if len(pages) == 2:
+            folder_of_a_run(tmp_path / "end", config, 100)
+            shutil.rmtree(run)
+            (tmp_path / "end").rename(run)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    flags = [f"--workdir={run}", "--watch", "--every=3", f"--html={page}"]
+    assert cli.main(["status", *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.count("step 30 of 100") == 2
+    assert said.count("step 100 of 100") == 1
+    refresh = '<meta http-equiv="refresh" content="3">'
+    assert [seconds for seconds, text in pages if refresh in text] == [3, 3]
+    assert refresh not in page.read_text()
+    assert cli.main(["status", f"--workdir={run}", "--every=3"]) == 2
+    assert "--every has no effect without --watch" in capsys.readouterr().err
 
 
 def test_a_running_run(config, tmp_path):
