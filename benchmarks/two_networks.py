@@ -3,7 +3,7 @@
     python benchmarks/two_networks.py                  # BERT-base's sizes: half an hour
     python benchmarks/two_networks.py --layers=2       # a quick check
 
-A chip of v5e has 32 rows of 512 tokens, data parallel on four, bfloat16, dropout on; the layers are
+A chip of v5e has 8 rows of 512 tokens, data parallel on four, bfloat16, dropout on; the layers are
 in a loop. A step of `distil`, whose student has half the layers of BERT-base, is compared with the
 student's step on masked tokens, its head at the same positions, plus the teacher's evaluation of
 them; a step of `electra_base` with its generator's step plus its discriminator's, each alone with
@@ -18,7 +18,7 @@ from typing import Any
 
 import harness
 
-SLICE, ROWS = "v5e-4", 32
+SLICE, ROWS = "v5e-4", 8
 GIB = 2**30
 
 

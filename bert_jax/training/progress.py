@@ -1,6 +1,7 @@
 """The terminal's view of a run: progress bar, losses, time left."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import rich.console
 import rich.progress
@@ -10,6 +11,8 @@ from bert_jax.metrics.neighbor_attention import by_layer
 from bert_jax.metrics.run_records import margin, measured_on, objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
+
+_OF_WORDS: Final = ("mlm", "sbo")  # objectives whose best constant prediction is the unigram
 
 
 class RunDisplay:
@@ -74,11 +77,13 @@ def held_out(scalars: Mapping[str, float]) -> str:
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")
         alone = "" if source is None else f", source alone {source:.1%}"
-        word = "constant " if alone else "unigram "
+        word = "unigram " if name in _OF_WORDS else "constant "
+        auc = scalars.get(f"{name}/auc")
         parts.append(
             f"{name.upper()} loss {loss:.3f}{margin(scalars, f'{name}/loss', '.3f')} "
             f"({word}{trivial_loss:.3f}), accuracy {right:.1%}"
             f"{margin(scalars, f'{name}/accuracy', '.1%')} ({trivial:.1%}{alone})"
+            f"{'' if auc is None else f', AUC {auc:.3f} (0.500)'}"
         )
     if measured:
         shown = (f"{name} {value:.4f}" for name, value in measured.items())

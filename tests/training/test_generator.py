@@ -1,6 +1,7 @@
 """ELECTRA: a generator and its discriminator in one step, and the two models of a run."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.evaluate import evaluate_run
 from bert_jax.training.options import RunOptions
+from bert_jax.training.progress import held_out
 
 torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
@@ -210,6 +212,9 @@ def test_a_run_records_both_networks(source: Path) -> None:
     assert last["mlm/loss"] > last["rtd/loss"] > 0
     (record,) = evaluate_run(source / "run")
     assert {"mlm/loss", "rtd/loss", "rtd/auc", "rtd/loss_margin"} <= record.keys()
+    words, tokens = held_out(record).split("; ")[:2]
+    assert re.match(r"MLM loss .*\(unigram ", words)
+    assert re.match(r"RTD loss .*\(constant .*, AUC 0\.", tokens)
 
 
 def test_both_models_are_exported_and_read(source: Path, tmp_path: Path) -> None:
