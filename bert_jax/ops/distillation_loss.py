@@ -18,8 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.ops.cross_entropy import log_loss
-
 _LOWEST = np.float32(-1e9)  # logit of a padding row: finite, so that 0 · log 0 is 0
 _PIECE = 2048  # positions of one device in a piece
 
@@ -121,13 +119,14 @@ def _forward(student, teacher, targets, scale, temperature, groups):
         gradient, figures = _of_logits(
             logits, wanted, labels, labelled, taught, targets, scale, temperature
         )
-        rounded = gradient.astype(states.dtype)
+        gradient = gradient.astype(states.dtype)
         of_table, of_bias = sums
         of_table += jnp.einsum(
-            "gbpv,gbpe->gve", rounded, states, preferred_element_type=jnp.float32
+            "gbpv,gbpe->gve", gradient, states, preferred_element_type=jnp.float32
         )
-        of_states = jnp.einsum("gbpv,ve->gbpe", rounded, table)
-        return (of_table, of_bias + gradient.sum((1, 2))), (of_states, figures)
+        of_bias += gradient.sum((1, 2), dtype=jnp.float32)
+        of_states = jnp.einsum("gbpv,ve->gbpe", gradient, table)
+        return (of_table, of_bias), (of_states, figures)
 
     zeros = tuple(jnp.zeros((groups, *x.shape), jnp.float32) for x in student[1:])
     xs = (student.states, teacher.states, *targets[:3])
@@ -164,28 +163,39 @@ def _of_logits(logits, wanted, labels, labelled, taught, targets, scale, tempera
     """Returns the gradient of the loss in the student's logits, and the figures of a piece, each
     [G, b].
 
+    The logits are the largest arrays of a step, so they are read three times in all: for the
+    highest of each position, for the sums of exponentials, and for the gradient.
+
     logits, wanted: of student and teacher, float32 [G, b, p, V].
     """
-    label_loss, of_label_loss, correct = jax.vjp(
-        lambda x: log_loss(x, labels), logits, has_aux=True
-    )
-    (hard,) = of_label_loss(scale.labels * labelled)
-    log_student = jax.nn.log_softmax(logits / temperature)
-    log_teacher = jax.nn.log_softmax(wanted / temperature)
-    teacher = jnp.exp(log_teacher)
+    top, their_top = (x.max(-1, keepdims=True) for x in (logits, wanted))
+    ids = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    is_label = ids == labels[..., None]
+    x, y = logits - top, wanted - their_top  # at most 0
+    soft, theirs = jnp.exp(x / temperature), jnp.exp(y / temperature)
 
-    def kl(log_q: jax.Array) -> jax.Array:
-        return jnp.sum(teacher * (log_teacher - log_q), axis=-1)
+    def total(values: jax.Array) -> jax.Array:
+        return jnp.sum(values, axis=-1)
 
+    of_label = total(jnp.where(is_label, x, 0))
+    hard_total, soft_total, their_total = map(total, (jnp.exp(x), soft, theirs))
+    apart = total(theirs * (y - x)) / temperature
+    from_baseline = total(theirs * (y / temperature - targets.log_baseline[None, None, None]))
     first = wanted.argmax(-1)
     figures = Figures(
-        label_loss=label_loss * labelled,
-        label_correct=correct * labelled,
-        kl=kl(log_student) * taught,
+        label_loss=(jnp.log(hard_total) - of_label) * labelled,
+        label_correct=(of_label >= 0) * labelled,
+        kl=(apart / their_total + jnp.log(soft_total / their_total)) * taught,
         agreement=(logits.argmax(-1) == first) * taught,
-        baseline_kl=kl(targets.log_baseline[None, None, None]) * taught,
+        baseline_kl=(from_baseline / their_total - jnp.log(their_total)) * taught,
         baseline_agreement=(first == targets.baseline_first) * taught,
     )
-    soft = (jnp.exp(log_student) - teacher) * taught[..., None]
-    gradient = hard + scale.teacher * temperature * soft
+    hard = scale.labels * labelled
+    softened = scale.teacher * temperature * taught
+    gradient = (
+        (hard / hard_total)[..., None] * jnp.exp(x)
+        - jnp.where(is_label, hard[..., None], 0)
+        + (softened / soft_total)[..., None] * soft
+        - (softened / their_total)[..., None] * theirs
+    )
     return gradient, Figures(*(x.sum(-1) for x in figures))
