@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ LONGEST = ("test_train", "test_masking_modes", "test_checkpoint", "test_parity",
 
 # The CPU even where an accelerator is present; tests marked `gpu` run with "cuda".
 PLATFORM = os.environ.get("BERT_JAX_TEST_PLATFORM", "cpu")
+
+STARTED = time.monotonic()
 
 # Before any test starts a backend.
 jax.config.update("jax_platforms", PLATFORM)
@@ -95,7 +98,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item not in alone, item not in own, rank(item)))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    says = "skip the tests that have not begun after this many minutes"
+    parser.addoption("--minutes", type=float, default=float("inf"), help=says)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("minutes")
+    if time.monotonic() - STARTED > 60 * minutes:
+        pytest.skip(f"not begun within {minutes:g} minutes on this machine")
     if PLATFORM == "cpu" and item.get_closest_marker("gpu"):
         pytest.skip("needs a GPU: BERT_JAX_TEST_PLATFORM=cuda")
 

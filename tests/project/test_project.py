@@ -288,3 +288,14 @@ def test_the_field_has_a_word_for_it(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     assert not named & RETIRED_NAMES, name_of(path)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_tests_that_would_begin_too_late_are_skipped() -> None:
+    """As `.ci/run` asks on a slow machine; the last lines say how many."""
+    own = f"{__file__}::test_every_test_file_has_a_name_of_its_own"
+    words = [sys.executable, "-m", "pytest", "--minutes=0", "-rs", own]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "SKIPPED [1] tests/conftest.py" in done.stdout
+    assert "not begun within 0 minutes on this machine" in done.stdout
