@@ -109,14 +109,15 @@ def search(
         top_k: hits of each; fewer if the corpus has fewer texts.
 
     Raises:
-        UserError: a query is empty, the corpus has another number of lines than vectors, a number
-            in them is not finite, or they do not fit the model.
+        UserError: there is no query or an empty one, the corpus has another number of lines than
+            vectors, a number in them is not finite, or they do not fit the model.
     """
     if corpus.texts is not None:
         for _ in corpus.lines():  # before all else: it takes less time than what follows
             pass
+    cosine = is_cosine(model, settings)
     vectors = query_vectors(model, corpus, queries, settings)
-    scores, rows = nearest_rows(corpus, vectors, top_k, cosine=is_cosine(model, settings))
+    scores, rows = nearest_rows(corpus, vectors, top_k, cosine=cosine)
     texts = corpus.texts_of(set(rows.flat)) if corpus.texts is not None else {}
     return [
         [Hit(row, score, texts.get(row)) for row, score in zip(*of_query, strict=True)]
@@ -131,6 +132,8 @@ def query_vectors(
     for number, query in enumerate(queries, 1):
         if not query.strip():
             raise UserError(f"query {number:,} is empty; give some text")
+    if not queries:
+        raise UserError("no query; give some text")
     prompt = settings.prompt
     if prompt is None and model.sentence and _QUERY in model.sentence.prompts:
         prompt = _QUERY

@@ -66,7 +66,7 @@ def _run_search(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.api.corpus_search import SearchSettings, open_corpus, search
     from bert_jax.api.hard_negatives import write_hard_negatives
     from bert_jax.api.model import load
-    from bert_jax.finetune.tasks.rows import numbered_lines
+    from bert_jax.finetune.tasks.rows import numbered_lines, wrong_row
     from bert_jax.runtime.console import console
 
     names = [field.name for field in dataclasses.fields(SearchSettings)]
@@ -81,8 +81,10 @@ def _run_search(values: flags.FlagValues, words: Sequence[str]) -> None:
         console.print(made)
         return
     queries = list(words)
-    if values.input:
-        queries = [line.rstrip("\n") for _, line in numbered_lines(values.input)]
+    for row, line in numbered_lines(values.input) if values.input else ():
+        if not line.strip():
+            wrong_row(values.input, row, "an empty query; delete the line")
+        queries.append(line.rstrip("\n"))
     for query, hits in zip(
         queries, search(load(values.model), corpus, queries, values.top_k, settings), strict=True
     ):

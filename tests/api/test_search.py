@@ -319,6 +319,8 @@ def _damage(corpus: Path, what: str) -> None:
             stored = stored.astype(np.int8)
         case "query":
             (corpus / "queries.txt").write_text("fine\n \n", "utf-8")
+        case "none":
+            (corpus / "queries.txt").touch()
     np.save(corpus / "vectors.npy", stored)
     if what == "cut":
         (corpus / "vectors.npy").write_bytes((corpus / "vectors.npy").read_bytes()[:-9])
@@ -333,13 +335,17 @@ def _damage(corpus: Path, what: str) -> None:
         ("type", "vectors.npy: int32; vectors are floats, int8 codes or bits in uint8"),
         ("nan", "vectors.npy: row 4 has a number that is NaN, infinite or too large; embed"),
         ("codes", "vectors.npy: int8 codes need their ranges in {}/vectors.ranges.npy"),
-        ("query", "query 2 is empty; give some text"),
+        ("query", "queries.txt: row 2: an empty query; delete the line"),
+        ("none", "no query; give some text"),
+        ("typed", "query 1 is empty; give some text"),
         ("cut", "vectors.npy: is not a whole .npy file (mmap length is greater than file"),
     ],
 )
 def test_what_cannot_be_searched_is_one_line(folder, corpus, capsys, what, problem) -> None:
     _damage(corpus, what)
-    query = [f"--input={corpus / 'queries.txt'}"] if what == "query" else ["ten ships"]
+    query = {"typed": [" "]}.get(what, ["ten ships"])
+    if what in ("query", "none"):
+        query = [f"--input={corpus / 'queries.txt'}"]
     assert cli.main(words(corpus, folder, *query)) == FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert problem.format(corpus) in line
