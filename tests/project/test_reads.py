@@ -35,7 +35,7 @@ VERIFIED = "its size and digest were verified before"
 SYSTEM = "a file of the system or of this package"
 HOST = "runs on a machine of its own, with files that the launcher wrote there"
 ALLOWED = {
-    "bert_jax/api/vector_files.py": OWN,
+    "bert_jax/api/vector_files.py": "written by this process, or a stream of open_bytes",
     "bert_jax/ablation/run.py": "a pipe of its own",
     "bert_jax/config/config_files.py": "a program, which is_file was asked about",
     "bert_jax/config/unknown_keys.py": SYSTEM,
