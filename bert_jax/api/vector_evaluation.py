@@ -1,11 +1,9 @@
 """`bert-jax evaluate --model`: what the vectors of a model are worth, on pairs of texts with scores
 and in a search; beside a baseline by words, and beside other models."""
 
-import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from etils import epath
@@ -13,6 +11,7 @@ from etils import epath
 from bert_jax.ablation.intervals import ALPHA, Interval, student_t
 from bert_jax.api import bm25
 from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
+from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
 from bert_jax.api.search import top_rows
 from bert_jax.convert import weights
@@ -34,8 +33,7 @@ from bert_jax.metrics.retrieval import (
     recall_at,
     reciprocal_rank_at,
 )
-from bert_jax.metrics.run_records import strict
-from bert_jax.runtime.console import progress, table
+from bert_jax.runtime.console import progress
 from bert_jax.workdir.layout import Workdir, split_step
 
 _FOUND: Final = 10  # documents of a query
@@ -56,84 +54,6 @@ _MEASURES: Final[Mapping[str, Callable[[np.ndarray, Relevance], np.ndarray]]] = 
 # Names of the prompts of each side, as in sentence-transformers; the first that a folder has.
 _QUERY: Final = ("query",)
 _DOCUMENT: Final = ("document", "passage", "corpus")
-
-
-class Value(NamedTuple):
-    """A measure, or a difference of two, with its 95 % interval if there is one."""
-
-    value: float | None
-    interval: Interval | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A measure of a model or of a baseline.
-
-    Attributes:
-        n: pairs or queries.
-        difference: the first model minus this one, paired; None of the first model itself.
-    """
-
-    measure: str
-    model: str
-    n: int
-    found: Value
-    difference: Value | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The measures of a model on a file or folder, and of what it is compared with.
-
-    Attributes:
-        what: of the data, in words.
-        intervals: how they were made, in words.
-        notes: on what was left out.
-    """
-
-    path: str
-    what: str
-    intervals: str
-    rows: list[Row]
-    notes: list[str]
-
-    def as_json(self) -> str:
-        """Returns one JSON object."""
-        rows = [
-            {
-                "measure": row.measure,
-                "model": row.model,
-                "n": row.n,
-                **_flat("", row.found),
-                **(_flat("difference_", row.difference) if row.difference else {}),
-            }
-            for row in self.rows
-        ]
-        values = {
-            "data": self.path,
-            "what": self.what,
-            "intervals": self.intervals,
-            "rows": rows,
-            "notes": self.notes,
-        }
-        return json.dumps(strict(values), allow_nan=False)
-
-    def as_text(self) -> str:
-        """Returns a table, a row for each measure and model."""
-        header = ["measure", "n", "value", "95 % interval"]
-        compared = any(row.difference for row in self.rows)
-        further = ["difference", "95 % interval"] if compared else []
-        cells = []
-        for row in self.rows:
-            own = [row.measure, f"{row.n:,}", *_cells(row.found, "")]
-            if compared:
-                own += _cells(row.difference, "+") if row.difference else ["", ""]
-            cells.append([*own, row.model])
-        lines = [f"{self.path}: {self.what}", table([*header, *further, "model"], cells)]
-        lines.append(f"95 % intervals: {self.intervals}")
-        if compared:
-            lines.append(f"difference: {self.rows[0].model} minus the model of the row, paired")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 def evaluate_scored_pairs(
@@ -291,7 +211,10 @@ def _without(own: Sequence[int], ranking: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray, least: float) -> Value:
-    """Returns the mean of values from `least` to 1 over queries, and its interval."""
+    """Returns the mean of values from `least` to 1 over queries, and its interval; none where all
+    are equal, as t's would then have no width."""
+    if np.ptp(values) == 0:
+        return Value(float(values[0]), None)
     estimate = student_t(values)
     low, high = estimate.interval
     return Value(estimate.mean, Interval(max(low, least), min(high, 1.0)))
@@ -303,21 +226,3 @@ def _percentiles(drawn: np.ndarray | None) -> Interval | None:
         return None
     low, high = np.quantile(drawn[np.isfinite(drawn)], [ALPHA / 2, 1 - ALPHA / 2])
     return Interval(float(low), float(high))
-
-
-def _flat(prefix: str, found: Value) -> dict[str, Any]:
-    low, high = found.interval or (None, None)
-    return {f"{prefix or 'value'}".rstrip("_"): found.value} | {
-        f"{prefix}low": low,
-        f"{prefix}high": high,
-    }
-
-
-def _cells(found: Value, sign: str) -> list[str]:
-    """Formats a value and its interval; sign: "+" of differences."""
-    if found.value is None:
-        return ["-", "-"]
-    if found.interval is None:
-        return [f"{found.value:{sign}.4f}", "-"]
-    low, high = (f"{end:{sign}.4f}" for end in found.interval)
-    return [f"{found.value:{sign}.4f}", f"{low} to {high}"]

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from corpus import small_store
 
-from bert_jax.finetune.tasks.retrieval_files import read_retrieval
-
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 
@@ -24,7 +22,6 @@ import harness  # noqa: E402
 import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
 import paragraphs  # noqa: E402
-import question_retrieval  # noqa: E402
 
 RACED = ["--minutes=20", "--out=nowhere"]
 LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
@@ -458,23 +455,6 @@ def test_a_question_has_its_paragraph_among_others_of_the_article(tmp_path: Path
         assert all(len({*one}) == 4 and len({text[0] for text in one}) == 1 for one in choices)
         found = paragraphs.bm25([row["sent1"] for row in table], choices)
         assert found.tolist() == [int(row["label"]) for row in table]
-
-
-def test_equal_questions_are_one_query_and_equal_paragraphs_answer_the_same(tmp_path: Path) -> None:
-    def article(*asked: tuple[str, str]) -> dict:
-        return {"paragraphs": [{"context": t, "qas": [{"question": q}]} for q, t in asked]}
-
-    held_out = article(("Where?", "here"), ("Who?", "they"), (" Where?", "there"), ("Why?", "why"))
-    others = [article(("Where?", "everywhere")), article(("What?", "they"))]
-    source = tmp_path / "questions.json"
-    source.write_text(json.dumps({"data": [held_out, *others]}))
-    question_retrieval.write(source, tmp_path / "out")
-    found = read_retrieval(tmp_path / "out")
-    assert found.documents == ["here", "they", "there", "why", "everywhere", "they"]
-    assert found.queries == ["Where?", "Who?", "Why?"]
-    assert [sorted(rows) for rows in found.relevance] == [[0, 2], [1, 5], [3]]
-    train = [json.loads(line) for line in (tmp_path / "out/train.jsonl").read_text().splitlines()]
-    assert train[1] == {"anchor": "What?", "positive": "they"}
 
 
 @pytest.mark.slow
