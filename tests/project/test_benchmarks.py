@@ -78,6 +78,11 @@ def run(
         ("speedrun.py", [*RACED, "--data=nowhere"], "no folder wiki; name the text by --source"),
         ("speedrun.py", [*RACED, "--data="], "--data is empty and BERT_JAX_REAL_DATA is not set"),
         ("speedrun.py", [*RACED, "--source=python", "--tasks=sst"], "--tasks=sst: give some of s"),
+        (
+            "question_retrieval.py",
+            ["--source=nowhere", "--out=x"],
+            "--source=nowhere: no such file",
+        ),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
     ],

@@ -98,6 +98,12 @@ def most_shared_words(text: str, candidates: Sequence[str]) -> int:
     return shared.index(max(shared))
 
 
+def share_of_words(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Returns the words of both texts of a pair by those of either, 0 without any: Jaccard, [N]."""
+    found = ([set(_WORD.findall(text.lower())) for text in pair] for pair in pairs)
+    return np.array([len(a & b) / max(len(a | b), 1) for a, b in found], np.float64)
+
+
 def nearest_sentence(question: str, context: str) -> str:
     """Returns the sentence of a context that has most words of the question, the first of them."""
     sentences = _SENTENCE_END.split(context.strip())

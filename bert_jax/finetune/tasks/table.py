@@ -80,12 +80,15 @@ def read_table(
 
 
 def read_rows(
-    path: epath.PathLike, names: Sequence[str]
+    path: epath.PathLike, names: Sequence[str], optional: Sequence[str] = ()
 ) -> tuple[list[tuple[int, dict[str, str]]], dict[str, int]]:
     """Reads some columns of a .tsv (or .txt), a .csv or a .jsonl file.
 
     The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
     text.
+
+    Args:
+        optional: further columns; "" where a table, or a line of JSON, has none.
 
     Returns:
         The number of each row with its values by column, and reason -> number of rows left out.
@@ -97,10 +100,10 @@ def read_rows(
     dropped: Counter[str] = Counter()
     suffix = PurePath(path).suffix.lower()
     if suffix in _JSONL:
-        listed = [*_jsonl_rows(path, names, dropped)]
+        listed = [*_jsonl_rows(path, names, optional, dropped)]
     elif suffix in _DELIMITERS:
         found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
-        listed = [*_table_rows(path, found, names, dropped)]
+        listed = [*_table_rows(path, found, names, optional, dropped)]
     else:
         array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
         problem = f"not a .tsv, .csv or .jsonl file; rename it to say its format{array}"
@@ -113,6 +116,7 @@ def _table_rows(
     path: epath.PathLike,
     rows: Iterator[tuple[int, Fields]],
     names: Sequence[str],
+    optional: Sequence[str],
     dropped: Counter[str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row and the values of the named columns."""
@@ -123,17 +127,19 @@ def _table_rows(
     if not any(name in titles for name in names):
         header = f"no column {names[0]!r}{nearest(names[0], titles)}"
         raise UserError(f"{path}: {header}; if the first line is not a header, add one")
-    indices = {name: column_index(path, titles, name) for name in names}
+    there = [name for name in optional if name in titles]
+    indices = {name: column_index(path, titles, name) for name in (*names, *there)}
+    missing = dict.fromkeys(set(optional) - set(there), "")
     for row, fields in rows:
         if fields == [""] and len(titles) > 1:
             dropped[_BLANK] += 1
             continue
         check_width(path, row, fields, len(titles))
-        yield row, {name: fields[i] for name, i in indices.items()}
+        yield row, {**missing, **{name: fields[i] for name, i in indices.items()}}
 
 
 def _jsonl_rows(
-    path: epath.PathLike, names: Sequence[str], dropped: Counter[str]
+    path: epath.PathLike, names: Sequence[str], optional: Sequence[str], dropped: Counter[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each line and the values of the named keys, as text."""
     for row, line in numbered_lines(path):
@@ -149,7 +155,8 @@ def _jsonl_rows(
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
-        yield row, {name: _text(path, row, name, values[name]) for name in names}
+        given = {**dict.fromkeys(optional, ""), **values}
+        yield row, {name: _text(path, row, name, given[name]) for name in (*names, *optional)}
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
