@@ -59,8 +59,8 @@ def _sums(vectors: Vectors, batch: Batch, corpus: Corpus) -> dict[str, jax.Array
     for width in widths(settings, x.shape[-1]):
         cosine = cosines(x[..., 0, :width], x[..., 1, :width])
         if settings.loss == "cosent":
-            flat = (value.reshape(-1) for value in (cosine, scores, weights))
-            loss += cosent_loss(*flat, settings.scale) * count
+            flat = [value.reshape(-1) for value in (cosine, scores, weights)]
+            loss += cosent_loss(flat[0], flat[1], flat[2], settings.scale) * count
         else:
             loss += jnp.sum(jnp.square(cosine - scores) * weights)
     if settings.loss == "cosent":

@@ -37,9 +37,10 @@ PASSAGE: Final = "passage"
 def encoder_of_run(config: Config) -> SentenceEncoder | None:
     """Returns what makes vectors of texts with the encoder of a run as it did in training; None if
     the run trained no vectors."""
-    if not isinstance(config.model, TaskModelConfig) or config.model.head.vectors is None:
+    head = config.model.head if isinstance(config.model, TaskModelConfig) else None
+    if head is None or head.vectors is None:
         return None
-    head, task = config.model.head, config.task
+    task = config.task
     parts: list[Part] = [Pooling((head.pooling,), True, config.model.hidden_size)]
     parts += [Normalize()] if head.vectors.normalize else []
     # Only anchors and positives differ; of other pairs both texts have the same prompt.
