@@ -13,7 +13,7 @@ Labels = Annotated[int, Within(1, 2**16)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorConfig:
-    """How a head makes vectors of texts and compares them.
+    """Settings of a head that makes vectors of texts and compares them.
 
     Attributes:
         loss: of in-batch negatives, the squared error of the cosine, CoSENT, or a softmax over

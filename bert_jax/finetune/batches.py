@@ -130,8 +130,8 @@ class ExampleBatches:
         """Yields the indices of the examples of the batch of each step, int64 [E]."""
         size = self._phase.batch_size
         for step in range(steps):
-            epoch, index = divmod(step, self.steps_per_epoch)
-            yield self._layout(epoch).order[index * size : (index + 1) * size]
+            first = step % self.steps_per_epoch * size
+            yield self._layout(step // self.steps_per_epoch).order[first : first + size]
 
     def slots(self, slot: int) -> int | slice:
         """Returns where a row's array of sequences has those of its example in a slot."""

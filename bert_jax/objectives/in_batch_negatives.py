@@ -31,6 +31,7 @@ from bert_jax.objectives.sentence_vectors import (
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.parallel.collectives import gather_rows, global_row_offset
 from bert_jax.parallel.global_batch import Batch
+from bert_jax.parallel.partition import constrain_batch
 
 
 def is_candidate(own_Rx2: Any, all_MxC: Any, index_R: Any, xp: Any = jnp) -> Any:
@@ -81,7 +82,7 @@ def _sums(vectors: Vectors, batch: Batch, corpus: Corpus) -> dict[str, jax.Array
     """
     weights_R, settings = batch["pair_weights"].reshape(-1), vectors.settings
     own_RxC = batch["texts"].reshape(len(weights_R), -1)
-    x_RxCxD = vectors.values.reshape(*own_RxC.shape, -1)
+    x_RxCxD = constrain_batch(vectors.values.reshape(*own_RxC.shape, -1))
     all_MxC, y_MxCxD = gather_rows(own_RxC), gather_rows(x_RxCxD)
     (R, _), D = own_RxC.shape, x_RxCxD.shape[-1]
     index_R = global_row_offset(R) + jnp.arange(R)

@@ -25,7 +25,7 @@ _SHORTEST = 1e-12  # length by which a vector is divided, as in torch.nn.functio
 @partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("settings",))
 @dataclass(frozen=True)
 class Vectors:
-    """What a head of vectors returns in place of logits.
+    """The output of a head of vectors, in place of logits.
 
     Attributes:
         values: of each sequence, float32 [B, N·C, D].

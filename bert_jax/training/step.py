@@ -113,8 +113,7 @@ def make_step_functions(
     frozen = second_network(config, mesh, teacher) if teacher else None
 
     def init() -> State:
-        key = jax.random.key(config.seed)
-        params = init_params(config.model, config.compute, learned, key)
+        params = init_params(config.model, config.compute, learned, jax.random.key(config.seed))
         return {
             "step": jnp.zeros((), jnp.int32),
             "params": params,
@@ -132,8 +131,8 @@ def make_step_functions(
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     loss = _make_loss(config, graph, frozen, corpus)
     second = frozen.specs if frozen else NO_PARAMS
-    across_rows = _loss_across_rows(config, graph, learned, corpus)
-    gradients_of = make_gradients(loss, rows, specs, second, compute.dtype, across_rows)
+    across = _loss_across_rows(config, graph, learned, corpus)
+    gradients_of = make_gradients(loss, rows, specs, second, compute.dtype, across)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     of_sums = _sums_shardings(config, learned, rows)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.

@@ -18,19 +18,14 @@ from task_steps import SGD, batches_of, trained
 import bert_jax
 from bert_jax import cli
 from bert_jax.checkpoint import manager
-from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
-from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.predict_file import find_model
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks.encoding import Targets
-from bert_jax.parallel import global_batch
-from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training import step as steps
 from bert_jax.training.options import RunOptions
-from bert_jax.training.step import make_step_functions
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 

@@ -27,7 +27,9 @@ LOSSES = {
     "both directions": (
         "sentence_pairs", {"task__directions": "both", "task__dimensions": "16,8"},
     ),
-    "cosent": ("scored_pairs", {"task__loss": "cosent"}),
+    "cosent": (  # at the rate of the others its loss jumps, and so do differences in rounding
+        "scored_pairs", {"task__loss": "cosent", "optimizer__learning_rate": 0.03},
+    ),
     "labels": ("labeled_pairs", {"task__normalize": False}),
 }  # fmt: skip
 USUAL = ("both directions", "2 devices, cached")
@@ -74,7 +76,7 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
     others, _, after = trained(sgd_config(folder, loss, **changes), 3, devices)
     np.testing.assert_allclose(others, losses, rtol=1e-6)
     moved = jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), before, params))
-    assert max(moved) > 1e-2
+    assert max(moved) > 1e-3
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=2e-6), params, after)
 
 

@@ -1,4 +1,4 @@
-"""How near the right text is to an anchor, among the texts of other examples.
+"""Ranks of the right text of an anchor among the texts of other examples, by cosine.
 
 Examples are compared in groups of at most 64, so that the metrics do not depend on the batch of a
 run: every n-th example of the file is in one group. Sizes: E examples, C texts of each, D numbers

@@ -94,8 +94,8 @@ class SentencePairs(SentenceTask):
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Ranked]
     ) -> Measured:
-        """Of 64 examples at a time: how often the positive is the nearest candidate, and the mean
-        of 1 / rank."""
+        """Returns how often the positive is the nearest candidate, among 64 examples at a time,
+        and the mean of 1 / rank."""
         return sentence_metrics.measure_ranks(predictions)
 
     def baselines(
