@@ -25,9 +25,10 @@ class TaskConfig:
     """
 
     # A task of GLUE, such as "sst2", or "classification", "regression", "tagging",
-    # "question_answering", "multiple_choice", "sentence_pairs", "scored_pairs" or "labeled_pairs".
+    # "question_answering", "multiple_choice", "sentence_pairs", "store_pairs", "scored_pairs" or
+    # "labeled_pairs".
     name: str = ""
-    # The folder of its files, or a file: a table, CoNLL's or SQuAD's.
+    # The folder of its files, or a file: a table, CoNLL's or SQuAD's; or a token store.
     data: str = field(default="", metadata=FREE)
     # Such a file for evaluation; "" = dev in the folder, or a tenth of the file.
     held_out: str = field(default="", metadata=FREE)
@@ -82,6 +83,10 @@ class TaskConfig:
     dimensions: str = ""
     # In-batch negatives: each anchor chooses its positive, or each positive its anchor, too.
     directions: Directions = "one"
+    # Of a store's sentences: a positive is the sentence itself, with another dropout mask, or the
+    # next one of its document; at most so many pairs, evenly spread.
+    pairs: Literal["same", "neighbors"] = "same"
+    most_pairs: Annotated[int, Within(1, 10**9)] = 1_000_000
     loss: ScoreLoss = "cosine"  # of scored pairs: squared error of the cosine, or CoSENT
     scale: Annotated[float, Within(0, 1e4, without=(0,))] = 20.0  # of cosines in a softmax
     # Scores are from 0 to this number.

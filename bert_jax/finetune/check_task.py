@@ -30,6 +30,7 @@ def check_task(config: Config) -> None:
     check_probe(config, per_token=own.per_token, pools=own.pools)
     check_softmax(config)
     check_teaching(config.task, own)
+    own.check(config)
 
 
 def check_softmax(config: Config) -> None:

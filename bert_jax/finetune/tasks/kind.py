@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.schema import ModelConfig
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -172,6 +172,10 @@ class TaskKind(abc.ABC):
         soft = OBJECTIVES[self.objectives[0]].soft
         assert soft is not None
         return soft.targets(logits, temperature)
+
+    def check(self, config: Config) -> None:
+        """Raises UserError for a configuration that the kind cannot use; most can use any."""
+        return
 
     def check_flags(self, names: Iterable[str]) -> None:
         """Raises UserError for a flag of `bert-jax predict` that is for other kinds."""

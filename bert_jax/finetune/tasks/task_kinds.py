@@ -22,6 +22,7 @@ KINDS: Final[Registry[TaskKind]] = Registry(
         "question_answering": f"{_HERE}.question_task:QUESTION_ANSWERING",
         "multiple_choice": f"{_HERE}.multiple_choice:MULTIPLE_CHOICE",
         "sentence_pairs": f"{_HERE}.sentence_pairs:SENTENCE_PAIRS",
+        "store_pairs": f"{_HERE}.store_pairs:STORE_PAIRS",
         "scored_pairs": f"{_HERE}.scored_pairs:SCORED_PAIRS",
         "labeled_pairs": f"{_HERE}.labeled_pairs:LABELED_PAIRS",
     },
