@@ -167,11 +167,6 @@ def _compare(
     is_there_B = rows_B >= 0
     is_bad_B = is_there_B & ~jnp.isfinite(scores_QxB).all(axis=0)
     bad = jnp.minimum(best.bad, jnp.where(is_bad_B, rows_B, _NO_ROW).min())
-<<<<<<< HEAD
-=======
-    # top_k counts -0 as less than 0.
-    scores_QxB = jnp.where(scores_QxB == 0, 0, scores_QxB)
->>>>>>> retrieval
     scores_QxB = jnp.where(is_there_B[None], scores_QxB, -jnp.inf)
     # Of equal scores top_k takes the first, so the rows that were seen before stand before.
     before_Qxk, rows_Qxk = best.scores[0], best.rows[0]

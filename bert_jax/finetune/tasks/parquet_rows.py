@@ -33,9 +33,11 @@ def parquet_titles(path: epath.PathLike) -> list[str]:
 def parquet_rows(
     path: epath.PathLike,
     names: Sequence[str],
+    optional: Sequence[str],
     text_of: Callable[[epath.PathLike, int, str, Any], str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the number of each row, from 1, and the values of the named columns as text.
+    """Yields the number of each row, from 1, and the values of the named columns as text; "" of an
+    optional one that is not there.
 
     text_of: (path, row, name, value) -> the text; raises UserError for what is none.
     """
@@ -44,8 +46,11 @@ def parquet_rows(
         for name in names:
             if name not in titles:
                 raise UserError(f"{path}: no column {name!r}{nearest(name, titles)}")
+        there = [*names, *(name for name in optional if name in titles)]
+        missing = dict.fromkeys(optional, "")
         row = 0
-        for batch in file.iter_batches(_BATCH, columns=list(dict.fromkeys(names))):
+        for batch in file.iter_batches(_BATCH, columns=list(dict.fromkeys(there))):
             for values in batch.to_pylist():
                 row += 1
-                yield row, {name: text_of(path, row, name, values[name]) for name in names}
+                own = {name: text_of(path, row, name, values[name]) for name in there}
+                yield row, missing | own
