@@ -33,8 +33,7 @@ _SHOWN_AFTER, _SAID_EVERY = 2.0, 30.0  # seconds
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How queries become vectors, and how these are compared; the vectors of the corpus must have
-    been made alike.
+    """Settings of the vectors of queries, which must be those of the corpus, and of their scores.
 
     Attributes:
         prompt: name of the folder's prompt for queries; None: "query" if there is one, or the

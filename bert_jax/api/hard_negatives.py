@@ -62,7 +62,7 @@ def write_hard_negatives(
         out: a .tsv, .csv or .jsonl file of the columns `anchor`, `positive` and `negative`, or
             `negative_1` and so on for several.
         per_pair: negatives of a pair.
-        skip: nearest texts that are left out, as they may be positives that nobody marked.
+        skip: nearest texts that are left out, as unmarked positives may be among them.
 
     Raises:
         UserError: as `search` and `read_rows`, a side of a pair is empty, the corpus has too few

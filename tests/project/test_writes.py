@@ -94,7 +94,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "bert_jax/api/embed.py": (CHECKED, {"_claim", "_join", "embed"}),
     "bert_jax/api/vector_files.py": (
         TEMPORARY,
-        {"_join_npy", "_join_parquet", "_npy_bytes", "_parquet_bytes", "write_ranges"},
+        {"_join_npy", "_join_parquet", "_npy_bytes", "_parquet_bytes"},
     ),
     "bert_jax/checkpoint/orbax_io.py": (OWN, {"remove", "replace_meta", "tidy", "write"}),
     "bert_jax/checkpoint/restore.py": (OWN, {"Restorer._quarantine"}),
