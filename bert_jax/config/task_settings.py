@@ -84,7 +84,7 @@ class TaskConfig:
     # In-batch negatives: each anchor chooses its positive, or each positive its anchor, too.
     directions: Directions = "one"
     # Of a store's sentences: a positive is the sentence itself, with another dropout mask, or the
-    # next one of its document; at most so many pairs, evenly spread.
+    # next one of its document; and the most pairs that are taken, evenly spread.
     pairs: Literal["same", "neighbors"] = "same"
     most_pairs: Annotated[int, Within(1, 10**9)] = 1_000_000
     loss: ScoreLoss = "cosine"  # of scored pairs: squared error of the cosine, or CoSENT

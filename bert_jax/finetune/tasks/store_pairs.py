@@ -57,8 +57,10 @@ class StorePairs(SentencePairs):
 def _pairs(
     store: TokenStore, split: Split, tokenizer: Tokenizer, after: int, most: int
 ) -> Examples:
-    """Returns sentences with those so many sentences later in the document, evenly spread over a
-    split if there are more than `most` of them.
+    """Returns pairs of sentences, evenly spread over a split if it has more than `most`.
+
+    Args:
+        after: how many sentences the second of a pair is after the first, in one document.
 
     Raises:
         UserError: the split has none.
