@@ -43,6 +43,7 @@ EXTRAS = {
         "scikit-learn>=1.5",  # accuracy, F1, Matthews correlation; the bag-of-words baseline
         "seqeval>=1.2.2",  # F1 of entities, as conlleval computes it
     ],
+    "search": ["bm25s>=0.3"],  # BM25 beside the searches of `evaluate --retrieval`, NumPy alone
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "arrow": ["pyarrow>=21"],  # Parquet and Arrow, read and written; text compressed with zstd
     "tfds": ["tensorflow-datasets>=4.9.8"],  # prepared datasets and TFRecords, without TensorFlow
@@ -60,6 +61,7 @@ EXTRAS = {
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "scikit-learn>=1.5",  # tests of metrics
         "seqeval>=1.2.2",  # the same
+        "bm25s>=0.3",  # tests of `evaluate --retrieval`
         "gcsfs>=2026.9",  # bucket tests against a local emulator
         "rensa>=0.5",  # tests of --dedup=near
         "wandb>=0.31",  # tests of --wandb, offline

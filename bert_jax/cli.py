@@ -22,6 +22,7 @@ from bert_jax.commands import (
     finetune,
     launch,
     pretrain,
+    search,
     status,
 )
 from bert_jax.commands.command import Command, define, help_of, parse
@@ -34,8 +35,8 @@ from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
 # In the order of `bert-jax --help`.
 _MODULES = (
-    demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, compile, launch,
-    ablate,
+    demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, search, compile,
+    launch, ablate,
 )  # fmt: skip
 COMMANDS: dict[str, Command] = {
     name: command for module in _MODULES for name, command in module.COMMANDS.items()

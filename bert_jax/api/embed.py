@@ -6,7 +6,7 @@ resumed run writes the same bytes. Finished blocks are files in `OUT.parts`; the
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -17,7 +17,8 @@ from etils import epath
 
 from bert_jax.api.compiled import Pooling
 from bert_jax.api.model import Model, Tokens, load
-from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable
+from bert_jax.api.small_vectors import Dtype
+from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable, ranges_path, write_ranges
 from bert_jax.config.task_settings import Join
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.errors import UserError, count
@@ -53,6 +54,10 @@ class Settings:
         pooling: "none" is one vector a token; None: as the model's folder says, otherwise "mean".
         spans: whether every line is `text<TAB>START:END`, and its vector is that of the tokens of
             these characters.
+        prompt: name of the folder's prompt to put before every line; None: its default.
+        dimensions: first numbers of a vector that are kept; None: all. They are not normalized
+            again, as with `truncate_dim` of sentence-transformers.
+        dtype: of the vectors in the file.
     """
 
     layers: str = "-1"
@@ -60,6 +65,9 @@ class Settings:
     pooling: Pooling | Literal["none"] | None = None
     spans: bool = False
     batch_size: int | None = None
+    prompt: str | None = None
+    dimensions: int | None = None
+    dtype: Dtype = "float32"
 
 
 def embed(
@@ -70,24 +78,29 @@ def embed(
     Args:
         model: folder of an exported or imported model.
         lines: a text on every line.
-        out: `.npy` for one vector a line, float32 [lines, D]; `.parquet` for token vectors.
+        out: `.npy` for one vector a line, float32 or int8 [lines, D], or uint8 [lines, D / 8];
+            `.parquet` for token vectors. The ranges of int8 codes are in a file beside.
         overwrite: replace an existing file, which carries no mark of who wrote it.
 
     Raises:
         UserError: there is no such model or file, `out` may not be written (see `check_output`) or
             has another ending, `lines` changes meanwhile, a line is not UTF-8 or its span holds no
-            token, or `OUT.parts` is of others, of other lines or settings.
+            token, the model has no such prompt or number of dimensions, or `OUT.parts` is of
+            others, of other lines or settings.
         StorageError: the disk is full.
     """
     _check_files(lines, out, settings)
-    check_output(out, VECTORS, inputs=[*inputs_of_model(model), lines], overwrite=overwrite)
+    parts = target_of(out).with_name(f"{target_of(out).name}.parts")
+    inputs = [*inputs_of_model(model), lines]
+    check_output(out, VECTORS, inputs=inputs, overwrite=overwrite)
+    if settings.dtype == "int8" and not parts.exists():  # a killed run may have written the ranges
+        check_output(ranges_path(out), VECTORS, inputs=inputs, overwrite=overwrite)
     form = FORMATS[out.suffix]
     form.check()
     loaded = load(model)
     if settings.pooling is None and (settings.spans or not loaded.sentence):
         settings = replace(settings, pooling="mean")
-    parse_layers(settings.layers, loaded.config.num_hidden_layers)
-    parts = target_of(out).with_name(f"{target_of(out).name}.parts")
+    _check_vectors(model, loaded, settings)
     with storage_errors(lines):
         text = hashed(lines)
     _claim(parts, _identity(loaded, text.digest, settings))
@@ -108,7 +121,7 @@ def embed(
         cut += int(found.stem.partition("-")[2])
     text.checked()
     check_output(out, VECTORS, overwrite=overwrite)
-    written = _join(parts, lines, out, form.join)
+    written = _join(parts, lines, out, settings.dtype, overwrite=overwrite)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
     return f"{out}: {written}{notes}"
 
@@ -121,8 +134,27 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
         raise UserError(f"{out}: {kind} are written as {wanted}; give a name with that ending")
     if settings.spans and settings.pooling not in (None, "mean", "max"):
         raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
+    if wanted == ".parquet" and (settings.dtype != "float32" or settings.dimensions):
+        raise UserError("token vectors are float32 of all dimensions; leave the others out")
+    if settings.prompt is not None and (wanted == ".parquet" or settings.spans):
+        raise UserError(f"prompt={settings.prompt}: vectors of tokens are those of the line alone")
     if is_special(lines):
         raise UserError(f"{lines}: not a file, so it cannot be read twice; write its lines to one")
+
+
+def _check_vectors(path: Path, model: Model, settings: Settings) -> None:
+    """Raises UserError for vectors that the model in a folder does not give."""
+    layers = len(parse_layers(settings.layers, model.config.num_hidden_layers))
+    width = model.config.hidden_size * (layers if settings.join == "concat" else 1)
+    if model.sentence and settings.pooling is None:
+        width = model.sentence.width
+    if settings.dimensions and settings.dimensions > width:
+        raise UserError(f"{path}: dimensions={settings.dimensions:,}, but a vector has {width:,}")
+    if settings.dtype == "binary" and (settings.dimensions or width) % 8:
+        raise UserError(
+            f"{path}: {settings.dimensions or width:,} dimensions are no whole bytes of bits; give "
+            "dimensions, a multiple of 8"
+        )
 
 
 def _identity(model: Model, digest: str, settings: Settings) -> str:
@@ -217,19 +249,19 @@ def _vectors(
     }  # fmt: skip
     texts = [line.text for line in block]
     if settings.pooling != "none" and not settings.spans:
-        return model.encode(texts, pooling=settings.pooling, **chosen)
+        found = model.encode(texts, pooling=settings.pooling, prompt_name=settings.prompt, **chosen)
+        return found[:, : settings.dimensions]
     states = model.hidden_states(texts, **chosen)
     if settings.pooling == "none":
         names = [[model.tokenizer.token(i) for i in text.ids] for text in tokens]
         spans = [text.spans for text in tokens if text.spans is not None]
         return TokenTable([line.row - 1 for line in block], texts, names, spans, states)
     reduce = np.mean if settings.pooling == "mean" else np.max
-    return np.stack(
-        [
-            reduce(x[_tokens_of(path, line, text)], axis=0)
-            for line, text, x in zip(block, tokens, states, strict=True)
-        ]
-    )
+    pooled = [
+        reduce(x[_tokens_of(path, line, text)], axis=0)
+        for line, text, x in zip(block, tokens, states, strict=True)
+    ]
+    return np.stack(pooled)[:, : settings.dimensions]
 
 
 def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:
@@ -244,14 +276,15 @@ def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:
     return inside + 1  # after [CLS]
 
 
-def _join(parts: Path, lines: Path, out: Path, join: Callable[[list[Path], Path], str]) -> str:
+def _join(parts: Path, lines: Path, out: Path, dtype: Dtype, *, overwrite: bool) -> str:
     """Joins the parts to one file and deletes them; returns its size in words."""
     files = sorted(parts.glob(f"*{out.suffix}"))
     if not files:
         shutil.rmtree(parts)
         raise UserError(f"{lines}: no line to embed; give a file with a text on every line")
+    ranges = write_ranges(out, files, overwrite=overwrite) if dtype == "int8" else None
     whole = parts / "joined"
-    written = join(files, whole)
+    written = FORMATS[out.suffix].join(files, whole, dtype, ranges)
     atomic.publish(whole, target_of(out))
     shutil.rmtree(parts)
     return written

@@ -24,7 +24,7 @@ from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.labeled_examples import Question, Words
@@ -139,6 +139,7 @@ class Model:
         layers: Layers = -1,
         join: Join = "concat",
         batch_size: int | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray:
         """Returns one vector per text, float32 [T, D]; a single text counts as a list of one.
 
@@ -157,17 +158,20 @@ class Model:
             batch_size: rows of 128 tokens per batch; texts share rows, and the local devices share
                 a batch. None: 32 for each device, but 8 on CPUs, whose caches then hold what a
                 layer computes.
+            prompt_name: of the folder's prompts, that which comes before every text in place of its
+                default one, such as "query".
 
         Raises:
             UserError: another pooling, no such layer, other layers than the folder's own pools are
-                of, or "pooled" if the folder has no pooler.
+                of, "pooled" if the folder has no pooler, or no prompt of this name.
         """
         if pooling is not None:
             _check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
-        texts = self._prompted(texts)
+        prompt = self._prompt(prompt_name)
+        texts = [f"{prompt}{text}" for text in _listed(texts)]
         if self.sentence and pooling is None:
-            return self._encoded(texts, self.sentence, chosen, batch_size)
+            return self._encoded(texts, self.sentence, chosen, batch_size, prompt)
         pooling = pooling or "mean"
         if pooling == "pooled":
             self._need("pooler", "pooler", 'use pooling="mean" or "cls"')
@@ -190,20 +194,25 @@ class Model:
         sentence: SentenceEncoder,
         layers: tuple[int, ...],
         batch_size: int | None,
+        prompt: str,
     ) -> np.ndarray:
-        """Returns the vectors of a folder of sentence-transformers, float32 [T, D]."""
+        """Returns the vectors of a folder of sentence-transformers, float32 [T, D].
+
+        prompt: which the texts begin with.
+        """
         if layers != (self.config.num_hidden_layers,):
             raise UserError(
                 f"the model's own {sentence.titles} use its last layer; for other layers give "
                 'pooling, such as "mean"'
             )
-        prompt = len(self.tokens(sentence.prompt)[0].ids) - 1 if sentence.prompt else 0
+        sentence.check_prompt(prompt)
+        prompt_tokens = len(self.tokens(prompt)[0].ids) - 1 if prompt else 0
         tokens = self.tokens(texts)
         out: list[np.ndarray] = [np.empty(0)] * len(tokens)
         for rows in self._rows(tokens, batch_size):
             vectors = self._sentence_vectors(
                 self.params, self._parts, shard_rows(rows),
-                layers=layers, parts=sentence.parts, prompt=prompt,
+                layers=layers, parts=sentence.parts, prompt=prompt_tokens,
             )  # fmt: skip
             used = rows.texts >= 0
             found = _finite(np.asarray(vectors)[used])
@@ -211,10 +220,14 @@ class Model:
                 out[text] = vector[: sentence.dimensions]
         return np.stack(out) if out else np.zeros((0, sentence.width), np.float32)
 
-    def _prompted(self, texts: str | Sequence[str]) -> list[str]:
-        """Returns the texts with the default prompt of the folder before each."""
-        prompt = self.sentence.prompt if self.sentence else ""
-        return [f"{prompt}{text}" for text in _listed(texts)]
+    def _prompt(self, name: str | None) -> str:
+        """Returns the prompt of this name, or the folder's default; UserError if it has none."""
+        if name is None:
+            return self.sentence.prompt if self.sentence else ""
+        prompts = self.sentence.prompts if self.sentence else {}
+        if name not in prompts:
+            raise UserError(f"prompt_name={name!r}: not in the folder{nearest(name, prompts)}")
+        return prompts[name]
 
     def hidden_states(
         self,

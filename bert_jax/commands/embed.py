@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
 from bert_jax.commands.kinds import vectors
 from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
+
+_DTYPES: Final = ("float32", "int8", "binary")
 
 
 def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -16,19 +19,19 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     out = "file to write: .npy, or .parquet with --pooling=none"
     define_output(values, "out", out, vectors)
     define_overwrite(values)
-    layers = "layers to read: 0 (embeddings) to the last, such as -1, -4: or 0,6,12"
-    flags.DEFINE_string("layers", "-1", layers, flag_values=values)
-    flags.DEFINE_enum(
-        "join", "concat", ["concat", "mean"], "how layers are joined", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "pooling",
-        None,
-        ["mean", "cls", "max", "pooled", "none"],
+    define_vectors(
+        values,
         "over the tokens of a line (default: as the model's folder says, or mean); none: one "
         "vector a token",
-        flag_values=values,
+        "none",
     )
+    prompt = "name of the folder's prompt to put before every line (default: its default one)"
+    flags.DEFINE_string("prompt", None, prompt, flag_values=values)
+    numbers = (
+        "float32; int8: a quarter of the bytes, with the ranges in a file beside; binary: one bit "
+        "a dimension"
+    )
+    flags.DEFINE_enum("dtype", "float32", list(_DTYPES), numbers, flag_values=values)
     flags.DEFINE_bool(
         "spans",
         False,
@@ -45,6 +48,21 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_cpu_devices(values)
 
 
+def define_vectors(values: flags.FlagValues, pooling: str, *more: str) -> None:
+    """Defines the flags that say which vector of a text is taken.
+
+    pooling: help of --pooling; more: further choices of it.
+    """
+    layers = "layers to read: 0 (embeddings) to the last, such as -1, -4: or 0,6,12"
+    flags.DEFINE_string("layers", "-1", layers, flag_values=values)
+    join = "how layers are joined"
+    flags.DEFINE_enum("join", "concat", ["concat", "mean"], join, flag_values=values)
+    pools = ["mean", "cls", "max", "pooled", *more]
+    flags.DEFINE_enum("pooling", None, pools, pooling, flag_values=values)
+    dimensions = "first numbers of a vector that are kept (default: all)"
+    flags.DEFINE_integer("dimensions", None, dimensions, 1, flag_values=values)
+
+
 def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model", "input", "out")
     from bert_jax.runtime import compile_cache, cpu
@@ -56,7 +74,16 @@ def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.api.embed import Settings, embed
     from bert_jax.runtime.console import console
 
-    settings = Settings(values.layers, values.join, values.pooling, values.spans, values.batch_size)
+    settings = Settings(
+        values.layers,
+        values.join,
+        values.pooling,
+        values.spans,
+        values.batch_size,
+        prompt=values.prompt,
+        dimensions=values.dimensions,
+        dtype=values.dtype,
+    )
     model, lines, out = Path(values.model), Path(values.input), Path(values.out)
     console.print(embed(model, lines, out, settings, overwrite=values.overwrite))
 

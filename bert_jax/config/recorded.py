@@ -56,7 +56,12 @@ def model_of(description: Mapping[str, Any]) -> ModelConfig:
 
 def head_of(model: ModelConfig) -> dict[str, Any]:
     """Returns the head of a task as a description's data has it; empty without one."""
-    return {HEAD: to_dict(model.head)} if isinstance(model, TaskModelConfig) else {}
+    if not isinstance(model, TaskModelConfig):
+        return {}
+    values = to_dict(model.head)
+    if model.head.vectors is None:  # runs from before there were vectors have no such key
+        del values["vectors"]
+    return {HEAD: values}
 
 
 def _with_head(model: ModelConfig, description: Mapping[str, Any]) -> ModelConfig:

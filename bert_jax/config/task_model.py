@@ -1,14 +1,36 @@
 """The configuration of an encoder with the head of a task, such as classification."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bert_jax.config.ranges import BelowOne
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.task_settings import Join, Pooling
+from bert_jax.config.task_settings import Directions, Join, Pooling
 from bert_jax.data_pipeline.settings import Within
 
 Labels = Annotated[int, Within(1, 2**16)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorConfig:
+    """Settings of a head that makes vectors of texts and compares them.
+
+    Attributes:
+        loss: of in-batch negatives, the squared error of the cosine, CoSENT, or a softmax over
+            labels.
+        normalize: whether a vector is divided by its length.
+        scale: of the cosines in a softmax.
+        directions: of in-batch negatives: each anchor chooses its positive, or each positive its
+            anchor, too.
+        dimensions: widths, beside the whole one, at which the loss of the first numbers of the
+            vectors is added.
+    """
+
+    loss: Literal["negatives", "cosine", "cosent", "softmax"]
+    normalize: bool = True
+    scale: float = 20.0
+    directions: Directions = "one"
+    dimensions: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +50,9 @@ class HeadConfig:
         layers: of a frozen encoder, whose states the output layer reads, 0 for the embeddings;
             empty if the encoder is trained, and the head reads the last layer.
         join: of the states of `layers`.
-        pooling: of them, or of the states of the last layer that a classifier of texts reads.
+        pooling: of them, or of the states of the last layer that a classifier of texts reads, or
+            of which a vector is made.
+        vectors: of a head that makes vectors of texts.
     """
 
     name: str
@@ -41,6 +65,7 @@ class HeadConfig:
     layers: tuple[int, ...] = ()
     join: Join = "concat"
     pooling: Pooling = "cls"
+    vectors: VectorConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +93,15 @@ def probe_of(model: ModelConfig) -> HeadConfig | None:
     return model.head if isinstance(model, TaskModelConfig) and model.head.layers else None
 
 
+def without_head(model: ModelConfig) -> ModelConfig:
+    """Returns the architecture of a model without the head of a task."""
+    return ModelConfig(**_of_encoder(model))
+
+
 def with_head(model: ModelConfig, head: HeadConfig) -> TaskModelConfig:
     """Returns the architecture of a model with the head of a task in place of any other."""
-    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelConfig)}
-    return TaskModelConfig(**fields, head=head)
+    return TaskModelConfig(**_of_encoder(model), head=head)
+
+
+def _of_encoder(model: ModelConfig) -> dict[str, Any]:
+    return {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelConfig)}

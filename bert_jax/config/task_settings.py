@@ -11,6 +11,8 @@ from bert_jax.errors import UserError
 
 Join = Literal["concat", "mean"]
 Pooling = Literal["mean", "cls", "max"]
+Directions = Literal["one", "both"]
+ScoreLoss = Literal["cosine", "cosent"]
 Order = Literal["strata", "shuffle"]  # of the examples, see `finetune.order`
 
 
@@ -23,9 +25,10 @@ class TaskConfig:
     """
 
     # A task of GLUE, such as "sst2", or "classification", "regression", "tagging",
-    # "question_answering" or "multiple_choice".
+    # "question_answering", "multiple_choice", "sentence_pairs", "store_pairs", "scored_pairs" or
+    # "labeled_pairs".
     name: str = ""
-    # The folder of its files, or a file: a table, CoNLL's or SQuAD's.
+    # The folder of its files, or a file: a table, CoNLL's or SQuAD's; or a token store.
     data: str = field(default="", metadata=FREE)
     # Such a file for evaluation; "" = dev in the folder, or a tenth of the file.
     held_out: str = field(default="", metadata=FREE)
@@ -70,7 +73,24 @@ class TaskConfig:
     # model is trained.
     layers: str = ""
     join: Join = "concat"  # of these layers
-    pooling: Pooling = "mean"  # over the tokens of an example
+    pooling: Pooling = "mean"  # over the tokens of an example, or of a sentence's vector
+    # Sentence vectors: text before the anchor and the sentences of scored and labeled pairs, and
+    # before the positive and the negatives.
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    normalize: bool = True  # whether a vector is divided by its length
+    # Widths at which the first numbers of a vector are trained, too, such as "256,128,64".
+    dimensions: str = ""
+    # In-batch negatives: each anchor chooses its positive, or each positive its anchor, too.
+    directions: Directions = "one"
+    # Of a store's sentences: a positive is the sentence itself, with another dropout mask, or the
+    # next one of its document; and the most pairs that are taken, evenly spread.
+    pairs: Literal["same", "neighbors"] = "same"
+    most_pairs: Annotated[int, Within(1, 10**9)] = 1_000_000
+    loss: ScoreLoss = "cosine"  # of scored pairs: squared error of the cosine, or CoSENT
+    scale: Annotated[float, Within(0, 1e4, without=(0,))] = 20.0  # of cosines in a softmax
+    # Scores are from 0 to this number.
+    highest_score: Annotated[float, Within(0, 1e9, without=(0,))] = 1.0
     # A fine-tuned model whose outputs for the training examples are learned beside their labels.
     teacher: str = field(default="", metadata=FREE)
     # Of the softmax of both; and the share of the teacher in the loss. The defaults are those of

@@ -105,6 +105,16 @@ class SentenceEncoder:
         """The text before every text for which no other is asked."""
         return self.prompts[self.default_prompt] if self.default_prompt is not None else ""
 
+    def check_prompt(self, prompt: str) -> None:
+        """Raises UserError for a prompt whose tokens are not pooled if [CLS] is, which is one."""
+        pooling = self.parts[0]
+        assert isinstance(pooling, Pooling)
+        if prompt and not pooling.include_prompt and "cls" in pooling.pools:
+            raise UserError(
+                "include_prompt=False with cls pooling is not supported: releases of "
+                "sentence-transformers disagree on its meaning"
+            )
+
     @property
     def width(self) -> int:
         """Numbers of a vector."""
@@ -203,12 +213,10 @@ def read_sentence_encoder(
     limit, lowercase = _read_encoder(model, length, below(sums, parts[0].folder))
     made, weights = zip(*read, strict=True)
     encoder = SentenceEncoder(made, weights, limit, lowercase, **_read_about(folder, sums))
-    pooling = made[0]
-    if encoder.prompt and not pooling.include_prompt and "cls" in pooling.pools:
-        raise UserError(
-            f"{folder / parts[1].folder}: include_prompt=False with cls pooling is not supported: "
-            "releases of sentence-transformers disagree on its meaning"
-        )
+    try:
+        encoder.check_prompt(encoder.prompt)
+    except UserError as error:
+        raise UserError(f"{folder / parts[1].folder}: {error}") from None
     return encoder
 
 

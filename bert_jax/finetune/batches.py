@@ -11,7 +11,7 @@ example together, whatever the mesh. Sizes: B rows, S positions, N examples in a
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -125,6 +125,13 @@ class ExampleBatches:
             for name in (*self._arrays.of_tokens, "example_ids", "position_ids"):
                 out[name] = out[name].reshape(len(wanted), self.sequences, self._phase.row_tokens)
         return out
+
+    def examples_of_steps(self, steps: int) -> Iterator[np.ndarray]:
+        """Yields the indices of the examples of the batch of each step, int64 [E]."""
+        size = self._phase.batch_size
+        for step in range(steps):
+            first = step % self.steps_per_epoch * size
+            yield self._layout(step // self.steps_per_epoch).order[first : first + size]
 
     def slots(self, slot: int) -> int | slice:
         """Returns where a row's array of sequences has those of its example in a slot."""

@@ -27,9 +27,10 @@ def check_task(config: Config) -> None:
     others = (key for kind in KINDS.values() for key in kind.own_settings)
     others = (key for key in others if key not in own.own_settings)
     check_unused(config.task, others, f"for {config.task.name}; leave it out")
-    check_probe(config, per_token=own.per_token)
+    check_probe(config, per_token=own.per_token, pools=own.pools)
     check_softmax(config)
     check_teaching(config.task, own)
+    own.check(config)
 
 
 def check_softmax(config: Config) -> None:

@@ -104,7 +104,7 @@ class Predictor:
         advance: Callable[[], None] = lambda: None,
     ) -> list[np.ndarray]:
         """Returns the logits of each example, [L]; of its tokens, [n, L]; of its sequences, where
-        it has several, [C, L].
+        it has several, [C, L], unless the model has logits of the example, [L].
 
         Args:
             batch_size: examples per batch; rounded up to an equal number for each device.
@@ -117,7 +117,8 @@ class Predictor:
         lengths = encoded.lengths.reshape(-1, encoded.sequences)
         order = np.argsort(lengths.max(1), kind="stable")
         found = [np.empty(0, np.float32)] * len(order)
-        all_or_first = slice(None) if encoded.sequences > 1 else 0
+        several = encoded.sequences > 1 and not self.kind.per_example
+        all_or_first = slice(None) if several else 0
         rows = rounded_up(batch_size, jax.local_device_count())
         for first in range(0, len(order), rows):
             chosen = order[first : first + rows].tolist()
@@ -163,5 +164,5 @@ class Predictor:
 @jax.default_matmul_precision("highest")
 def _logits(graph: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
     """Returns [B, C, L], or of each token [B, S, L]."""
-    (logits,) = nnx.merge(graph, params)(batch).values()
+    (logits,) = jax.tree.leaves(nnx.merge(graph, params)(batch))
     return logits

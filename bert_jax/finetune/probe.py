@@ -34,12 +34,19 @@ def with_probe(model: TaskModelConfig, task: TaskConfig) -> TaskModelConfig:
     return dataclasses.replace(model, head=head)
 
 
-def check_probe(config: Config, *, per_token: bool) -> None:
+def check_probe(config: Config, *, per_token: bool, pools: bool) -> None:
     """Raises UserError for settings that have no effect with a frozen encoder, or without one.
 
-    per_token: whether the head has an output for each token, which no pooling precedes.
+    Args:
+        per_token: whether the head has an output for each token, which no pooling precedes.
+        pools: whether the vectors of texts are learned, which a frozen encoder has already.
     """
     task, plain = config.task, TaskConfig()
+    if task.layers and pools:
+        raise UserError(
+            f"config.task.layers={task.layers} freezes the encoder, whose vectors {task.name} "
+            "trains; leave it out"
+        )
     if task.layers and config.optimizer.layer_decay != 1:
         raise UserError(
             f"config.optimizer.layer_decay={config.optimizer.layer_decay:g} has no effect with "
@@ -51,6 +58,8 @@ def check_probe(config: Config, *, per_token: bool) -> None:
             "every token; leave it out"
         )
     for key in ("join", "pooling"):
+        if key == "pooling" and pools:
+            continue
         if not task.layers and (value := getattr(task, key)) != getattr(plain, key):
             raise UserError(
                 f"config.task.{key}={value} has no effect without config.task.layers; set it, such "

@@ -94,7 +94,7 @@ class TaskData:
 
     def __str__(self) -> str:
         shown = ", ".join(self.labels[:_SHOWN]) + (", …" if len(self.labels) > _SHOWN else "")
-        labels = f"; {count(len(self.labels), 'label')}: {shown}"
+        labels = f"; {count(len(self.labels), 'label')}: {shown}" if self.labels else ""
         return f"{self.train} for training; {self.held_out} held out{labels}"
 
     @property
@@ -125,13 +125,16 @@ class TaskData:
         config, head = self._planned(config), OBJECTIVES[self.kind.objectives[0]].head
         problem = self.kind.problem_type
         model = with_head(config.model, head, self.labels, problem_type=problem)
-        return config.with_model(with_probe(model, config.task))
+        model = self.kind.with_head_settings(config.task, with_probe(model, config.task))
+        return config.with_model(model)
 
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         """Returns the data of a phase; both splits have enough rows for every device."""
         parts = axis_size(mesh, AXES["batch"]) * phase.micro_batches
         train = self._batches(self.train, config, phase, config.seed, phase.steps, parts)
         held_out = self._batches(self.held_out, config, phase, 0, 0, parts)
+        batches = train.examples_of_steps(phase.steps)
+        self.kind.check_batches(self.train.examples, self.train.prepared, batches)
 
         def measure(logits: Logits) -> Measured:
             task, examples = config.task, self.held_out.examples
@@ -140,7 +143,12 @@ class TaskData:
 
         names = self.kind.metrics(config.task, self.labels)
         evaluated = HeldOutExamples(
-            held_out, measure, names[0], self.corpus(config), per_token=self.kind.per_token
+            held_out,
+            measure,
+            names[0],
+            self.corpus(config),
+            per_token=self.kind.per_token,
+            per_example=self.kind.per_example,
         )
         return PhaseData(train.shape, train, evaluated, "examples", train.sequences)
 

@@ -24,7 +24,8 @@ class HeldOutExamples(EvaluationPass):
     Args:
         measure: returns the task's metrics from the logits of each example.
         first: the most important metric.
-        per_token: whether there are logits of each token, or of each example.
+        per_token: whether there are logits of each token, or of each sequence.
+        per_example: whether there are logits of each example of several sequences.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class HeldOutExamples(EvaluationPass):
         corpus: Corpus,
         *,
         per_token: bool,
+        per_example: bool = False,
     ) -> None:
         super().__init__(corpus, batches.batch, batches.rows, batches.steps_per_epoch)
         self._batches, self._measure, self._first = batches, measure, first
-        self._per_token = per_token
+        self._per_token, self._per_example = per_token, per_example
 
     def _take_rows(self, sums: dict[str, Any]) -> Any:
-        (logits,) = sums.pop("outputs").values()
+        (logits,) = jax.tree.leaves(sums.pop("outputs"))
         return np.asarray(logits)
 
     def _summary(
@@ -50,7 +52,10 @@ class HeldOutExamples(EvaluationPass):
         """Returns the loss, its baselines and the task's metrics, a metric that is not defined as
         NaN; and the task's `error`: 1 - its most important metric, 1 if that is not defined."""
         scalars = objectives.summarize(sums, ())
-        measured = self._measure(in_order(self._batches, parts, per_token=self._per_token))
+        logits = in_order(
+            self._batches, parts, per_token=self._per_token, per_example=self._per_example
+        )
+        measured = self._measure(logits)
         first = measured[self._first]
         values = {name: math.nan if value is None else value for name, value in measured.items()}
         found = {f"{TASK_METRIC}{name}": value for name, value in values.items()}
@@ -66,18 +71,23 @@ def batch_on_devices(
 
 
 def in_order(
-    batches: ExampleBatches, outputs: Sequence[np.ndarray], *, per_token: bool = False
+    batches: ExampleBatches,
+    outputs: Sequence[np.ndarray],
+    *,
+    per_token: bool = False,
+    per_example: bool = False,
 ) -> list[np.ndarray]:
     """Returns the logits of each example, from those of the batches of epoch 0.
 
     Of one sequence [L], from [B, N, L]; of its tokens, [n, L], from [B, S, L]; of C sequences
-    [C, L], from [B, N·C, L].
+    [C, L], from [B, N·C, L], or with `per_example` [L], from [B, N, L].
     """
     found: dict[int, np.ndarray] = {}
     for index, logits in enumerate(outputs):
         for row, examples in enumerate(batches.places(0, index)):
             ends = np.cumsum([0, *batches.lengths[examples]])
             for slot, example in enumerate(examples):
-                own = slice(ends[slot], ends[slot + 1]) if per_token else batches.slots(slot)
+                own = slot if per_example else batches.slots(slot)
+                own = slice(ends[slot], ends[slot + 1]) if per_token else own
                 found[example] = logits[row, own]
     return [found[example] for example in range(batches.rows_per_epoch)]

@@ -18,10 +18,12 @@ from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, re
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, MeshConfig
+from bert_jax.errors import UserError
 from bert_jax.finetune.find_model import kept_step
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.finetune.task_evaluation import batch_on_devices
 from bert_jax.objectives import total as objectives
+from bert_jax.objectives.known_objectives import OBJECTIVES, learned_by
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress
 from bert_jax.training import per_example
@@ -59,6 +61,12 @@ def write_task_examples(
     run, begun = Workdir.open(folder), time.perf_counter()
     known = known_run(run)
     config = config_of(known or description.read_description(run))
+    (learned,) = learned_by(config)
+    if OBJECTIVES[learned].across_rows(config.model):
+        raise UserError(
+            f"{run}: the loss of {config.task.name} compares examples, so that none has a loss of "
+            "its own; leave out --per_example"
+        )
     (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
     meta = read_own_meta(run, chosen, known)
     data = open_task(config, run)

@@ -5,12 +5,15 @@ from collections.abc import Collection, Iterable
 from bert_jax.config.schema import Config, DataConfig, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.errors import UserError, nearest
+from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES
+from bert_jax.objectives.labeled_pairs import LABELED_PAIRS
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
+from bert_jax.objectives.scored_pairs import SCORED_PAIRS
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
@@ -22,7 +25,7 @@ OBJECTIVES: dict[str, Objective] = {
     for objective in (
         MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY, REPLACED_TOKENS,
         SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
-        MULTIPLE_CHOICE,
+        MULTIPLE_CHOICE, IN_BATCH_NEGATIVES, SCORED_PAIRS, LABELED_PAIRS,
     )
 }  # fmt: skip
 

@@ -109,6 +109,9 @@ class Objective:
     labels: int | None = None
     soft: SoftLoss | None = None  # of a task: the loss against what a teacher predicts
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
+    # Whether, in a model of this `ModelConfig`, a loss compares what `logits` returns for all rows
+    # of the global batch: then it is no sum over rows or micro-batches, and `sums` takes no row.
+    across_rows: Callable[[Any], bool] = lambda config: False
     needs_pooler: Callable[[Any], bool] = lambda config: False  # in a model of this `ModelConfig`
     task: str = ""  # what it predicts, a clause for pages and model cards
     card: str = ""  # a sentence for the model card

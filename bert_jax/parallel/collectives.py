@@ -34,6 +34,22 @@ def global_row_offset(rows: int) -> jax.Array | int:
     return jax.lax.axis_index(axes) * rows if axes else 0
 
 
+def gather_rows(x: jax.Array) -> jax.Array:
+    """Returns the rows [n · devices, …] of all devices in the order of the global batch, from the
+    rows [n, …] of this device; outside `shard_map`, where all rows are there, on every device.
+
+    In per-device code the gradient is reduce-scattered: a device has the sum of what all devices
+    made of its rows.
+    """
+    axes = tuple(axis for axis in AXES["batch"] if axis in _manual_axes())
+    if axes:
+        return jax.lax.all_gather(x, axes, axis=0, tiled=True)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, P())
+
+
 def all_gather(x: jax.Array, spec: P, per_layer: bool = False) -> jax.Array:
     """Returns the unsharded array from this device's shard.
 

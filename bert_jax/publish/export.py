@@ -20,6 +20,7 @@ from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
@@ -37,7 +38,7 @@ from bert_jax.objectives.replaced_token_model import generator_of, generator_par
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
 from bert_jax.publish.model_card import Card, render
-from bert_jax.publish.sentence_files import sentence_files
+from bert_jax.publish.sentence_files import encoder_of_run, sentence_files
 from bert_jax.publish.weight_writer import (
     DEFAULT_FORMAT,
     WEIGHT_FILE,
@@ -265,24 +266,39 @@ def _export_model(
     with_optimizer: bool,
     weights: Weights,
 ) -> None:
-    """Exports a model of a checkpoint."""
+    """Exports a model of a checkpoint; of one that makes vectors of texts, a sentence encoder."""
+    config = config_of(meta)
+    sentence = encoder_of_run(config)
+    optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
+    if sentence and isinstance(model_config, TaskModelConfig):  # its head is for training alone
+        head, model_config = model_config.head.name, without_head(model_config)
+        if head in params:
+            print(f"left out: {names.title(head)}, which only training reads")
+        params = {name: part for name, part in params.items() if name != head}
+        optimizer = optimizer and optimizer.without(head)
+        task = card.task and dataclasses.replace(card.task, labels=())
+        card = dataclasses.replace(card, objectives=(), vectors=sentence.titles, task=task)
     layout = find_layout(model_config)
     _, others = names.groups_by_file(params, layout)
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"
         print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
     tokenizer = read_run_tokenizer(run, meta)
-    optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
     origin = meta.get("init_origin")
     export(
         params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer,
-        source={ORIGIN: origin} if origin else {},
+        source={ORIGIN: origin} if origin else {}, sentence=sentence,
     )  # fmt: skip
-    init = config_of(meta).init
-    if init and not is_remote(init) and (Path(split_step(init)[0]) / MODULES).is_file():
-        print(f"not carried over: what makes a sentence encoder of {init} (pool, layers after it)")
+    if not sentence and _is_sentence_encoder(config.init):
+        what = "what makes a sentence encoder of"
+        print(f"not carried over: {what} {config.init} (pool, layers after it)")
     averaged = ", its averaged weights," * (weights == "ema")
     print(f"step {meta['step']:,} of {run}{averaged} exported to {out}")
+
+
+def _is_sentence_encoder(init: str) -> bool:
+    """Returns whether a run started from a local folder of sentence-transformers."""
+    return bool(init) and not is_remote(init) and (Path(split_step(init)[0]) / MODULES).is_file()
 
 
 def _is_export(out: epath.Path) -> bool:

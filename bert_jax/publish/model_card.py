@@ -24,6 +24,16 @@ model = {name}.from_pretrained("path/to/this/folder")
 ```
 
 or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. """
+_USE_VECTORS = """## Use
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A sentence.", "Another one."])
+```
+
+or in JAX, without sentence-transformers: `bert_jax.load("path/to/this/folder").encode(texts)`. """
 _LICENCE = """## Licence
 
 Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
@@ -44,6 +54,7 @@ class Card:
     languages: Sequence[str] = ()  # codes, of the store
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
     task: TaskFacts | None = None  # of a fine-tuned model
+    vectors: str = ""  # how it makes vectors of texts, such as "mean pooling"
 
 
 def render(
@@ -63,7 +74,7 @@ def render(
     sections = [
         _front_matter(card, model_type or layout.model_type, learned),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {_heads(learned)}{trained}, {_written(card)}.\n\n"
+        f"A BERT encoder with {card.vectors or _heads(learned)}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
@@ -98,6 +109,8 @@ def _heads(learned: Sequence[Objective]) -> str:
 
 def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: str) -> str:
     facts = []
+    if card.vectors:
+        return _USE_VECTORS.rstrip()
     if not card.origin and not any(objective.needs_pooler(config) for objective in learned):
         facts = ["The model has no pooler: no objective trained one."]
     facts += [objective.card for objective in learned if objective.card]
@@ -106,7 +119,10 @@ def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: st
 
 def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> str:
     pipeline = next((o.pipeline for o in learned if o.pipeline), "feature-extraction")
-    lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:"]
+    library = "transformers"
+    if card.vectors:
+        pipeline, library = "sentence-similarity", "sentence-transformers"
+    lines = ["---", f"library_name: {library}", f"pipeline_tag: {pipeline}", "tags:"]
     lines += [f"- {model_type}", "- bert-jax"]
     if card.languages:
         # YAML reads an unquoted "no", Norwegian, as false.

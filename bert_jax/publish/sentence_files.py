@@ -1,11 +1,22 @@
-"""Writes the parts of a sentence encoder as every release of sentence-transformers reads them."""
+"""Writes the parts of a sentence encoder as every release of sentence-transformers reads them, and
+finds those of a run that trained vectors."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.config.sentence_parts import ACTIVATIONS, POOLS, Dense, Dropout, Part, Pooling
+from bert_jax.config.schema import Config
+from bert_jax.config.sentence_parts import (
+    ACTIVATIONS,
+    POOLS,
+    Dense,
+    Dropout,
+    Normalize,
+    Part,
+    Pooling,
+)
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.sentence_encoder import (
     ABOUT,
     CONFIG,
@@ -18,6 +29,32 @@ from bert_jax.convert.sentence_encoder import (
 )
 from bert_jax.convert.tokenizer_files import json_bytes
 from bert_jax.convert.weight_files import SAFETENSORS
+
+QUERY: Final = "query"  # names of the prompts of a run
+PASSAGE: Final = "passage"
+
+
+def encoder_of_run(config: Config) -> SentenceEncoder | None:
+    """Returns what makes vectors of texts with the encoder of a run as it did in training; None if
+    the run trained no vectors."""
+    head = config.model.head if isinstance(config.model, TaskModelConfig) else None
+    if head is None or head.vectors is None:
+        return None
+    task = config.task
+    parts: list[Part] = [Pooling((head.pooling,), True, config.model.hidden_size)]
+    parts += [Normalize()] if head.vectors.normalize else []
+    # Only anchors and positives differ; of other pairs both texts have the same prompt.
+    has_two = head.vectors.loss == "negatives"
+    prompts = {QUERY: task.query_prompt, PASSAGE: task.passage_prompt if has_two else ""}
+    given = {name: prompt for name, prompt in prompts.items() if prompt}
+    return SentenceEncoder(
+        tuple(parts),
+        ({},) * len(parts),
+        max_length=config.phases[-1].seq_length,
+        prompts=given,
+        default_prompt=QUERY if given and not has_two else None,
+        similarity="cosine",
+    )
 
 
 def sentence_files(

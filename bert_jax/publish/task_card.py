@@ -46,6 +46,7 @@ def read_task(config: Config, meta: Mapping[str, Any]) -> TaskFacts | None:
 def data_section(task: TaskFacts) -> str:
     """Returns the section about labels and files."""
     labels = ", ".join(f"`{label}`" for label in task.labels)
+    outputs = f"; outputs, by id: {labels}" if labels else ""
     rows = [
         (
             title,
@@ -57,7 +58,7 @@ def data_section(task: TaskFacts) -> str:
         for title, split in task.splits.items()
     ]
     header = ("examples", "files", "sha256 of texts and labels", "number", "rows left out")
-    return f"## Task\n\n`{task.name}`; outputs, by id: {labels}.\n\n" + table(header, rows, names=3)
+    return f"## Task\n\n`{task.name}`{outputs}.\n\n" + table(header, rows, names=3)
 
 
 def metrics_section(record: Mapping[str, Any] | None) -> str:

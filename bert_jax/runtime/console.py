@@ -51,7 +51,7 @@ _DISPLAYS: list[_Display] = []  # that are shown
 _WIDEST = 100_000  # columns of a terminal that no table fills
 
 
-def progress(what: str, total: int) -> rich.progress.Progress:
+def progress(what: str, total: int, output: Console = console) -> rich.progress.Progress:
     """Returns a bar with rate and time left for `total` items; hidden unless on a terminal."""
     bar = _Display(
         rich.progress.TextColumn("{task.description} {task.completed}/{task.total}"),
@@ -60,8 +60,8 @@ def progress(what: str, total: int) -> rich.progress.Progress:
         rich.progress.TimeElapsedColumn(),
         rich.progress.TextColumn("left"),
         rich.progress.TimeRemainingColumn(compact=True, elapsed_when_finished=False),
-        console=console,
-        disable=not console.is_terminal,
+        console=output,
+        disable=not output.is_terminal,
     )
     bar.add_task(what, total=total, rate="")
     return bar

@@ -6,6 +6,9 @@ all collectives to XLA's partitioner.
 
 Both cast matrices to the compute dtype before the all-gather, and their gradients before the
 reduction, which halves the communication volume in bfloat16; everything else is float32.
+
+The gradients of micro-batches add up, unless a loss compares the rows of all of them: see
+`cached_gradients.py`.
 """
 
 import functools
@@ -22,6 +25,7 @@ from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 from bert_jax.parallel.collectives import all_gather, is_pure_data_parallel, reduce_scatter
 from bert_jax.parallel.global_batch import Batch, micro_batches
+from bert_jax.training.cached_gradients import AcrossRows, cached_gradients
 from bert_jax.training.state_sharding import ParamSpecs
 
 # (params, frozen params, both in the compute dtype, batch, key, denominators) -> (loss, sums)
@@ -37,6 +41,7 @@ def make_gradients(
     specs: ParamSpecs,
     frozen: ParamSpecs,
     dtype: str,
+    across_rows: AcrossRows | None = None,
 ) -> GradientsFn:
     """Returns the gradient function for a mesh.
 
@@ -45,14 +50,20 @@ def make_gradients(
         frozen: specs of a second tree of parameters, which has no gradients; `NO_PARAMS` if there
             is none.
         dtype: the compute dtype.
+        across_rows: `loss_fn` in two parts, if it compares the rows of all micro-batches.
     """
     pure = is_pure_data_parallel(rows.mesh)
     make = data_parallel_gradients if pure else partitioned_gradients
-    return make(loss_fn, rows, specs, frozen, dtype)
+    return make(loss_fn, rows, specs, frozen, dtype, across_rows)
 
 
 def data_parallel_gradients(
-    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, frozen: ParamSpecs, dtype: str
+    loss_fn: LossFn,
+    rows: NamedSharding,
+    specs: ParamSpecs,
+    frozen: ParamSpecs,
+    dtype: str,
+    across_rows: AcrossRows | None = None,
 ) -> GradientsFn:
     """All-gathers parameters, differentiates on each device, reduce-scatters the gradients."""
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
@@ -64,7 +75,10 @@ def data_parallel_gradients(
 
     def on_device(params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
         computed, second = gathered(params, specs), gathered(second, frozen)
-        losses, gradients = _accumulate(grad_fn, computed, second, batch, key, counts)
+        if across_rows and key.ndim:
+            losses, gradients = cached_gradients(across_rows, computed, batch, key, counts)
+        else:
+            losses, gradients = _accumulate(grad_fn, computed, second, batch, key, counts)
         gradients = jax.tree.map(lambda g, p: g.astype(p.dtype), gradients, computed)
         gradients = jax.tree.map(reduce_scatter, gradients, storage, per_layer)
         return jax.tree.map(lambda x: reduce_scatter(x, P()), losses), gradients
@@ -84,7 +98,12 @@ def data_parallel_gradients(
 
 
 def partitioned_gradients(
-    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, frozen: ParamSpecs, dtype: str
+    loss_fn: LossFn,
+    rows: NamedSharding,
+    specs: ParamSpecs,
+    frozen: ParamSpecs,
+    dtype: str,
+    across_rows: AcrossRows | None = None,
 ) -> GradientsFn:
     """Constrains parameters to the compute sharding and gradients to the storage sharding."""
     compute, storage, of_second = (
@@ -94,9 +113,12 @@ def partitioned_gradients(
 
     def grad_fn(params: Any, *others: Any) -> tuple:
         losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, *others)
+        return losses, stored(gradients)
+
+    def stored(gradients: Any) -> Any:
         # First to the sharding of the parameters, so that the storage sharding does not propagate
         # back into the matrix products.
-        return losses, constrain(constrain(gradients, compute), storage)
+        return constrain(constrain(gradients, compute), storage)
 
     def gradients_of(
         params: Any, second: Any, batch: Batch, key: jax.Array, counts: Any, parts: int
@@ -105,6 +127,9 @@ def partitioned_gradients(
         computed = constrain(cast_matrices(params, dtype), compute)
         second = constrain(cast_matrices(second, dtype), of_second)
         place = functools.partial(constrain, shardings=storage)
+        if across_rows and parts > 1:
+            found = cached_gradients(across_rows, computed, batch, key, counts, place, stored)
+            return _in_float32(*found)
         return _in_float32(*_accumulate(grad_fn, computed, second, batch, key, counts, place))
 
     return gradients_of

@@ -53,6 +53,11 @@ class OptimizerState:
         """Updates done."""
         return int(self.leaves[_STEP])
 
+    def without(self, part: str) -> "OptimizerState":
+        """Returns the state without the moments of a part of the parameters, such as a head."""
+        kept = {path: x for path, x in self.leaves.items() if part not in path.split("/")}
+        return OptimizerState(self.optimizer, kept)
+
 
 def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
     """Reads the state of a step; raises as `manager.load_params`.

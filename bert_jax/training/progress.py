@@ -1,7 +1,6 @@
 """The terminal's view of a run: progress bar, losses, time left."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import rich.console
 import rich.progress
@@ -11,8 +10,6 @@ from bert_jax.metrics.neighbor_attention import by_layer
 from bert_jax.metrics.run_records import margin, measured_on, objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
-
-_OF_WORDS: Final = ("mlm", "sbo")  # objectives whose best constant prediction is the unigram
 
 
 class RunDisplay:
@@ -77,8 +74,8 @@ def held_out(scalars: Mapping[str, float]) -> str:
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")
         alone = "" if source is None else f", source alone {source:.1%}"
-        word = "unigram " if name in _OF_WORDS else "constant "
-        auc = scalars.get(f"{name}/auc")
+        auc = scalars.get(f"{name}/auc")  # of labels, which have no frequencies of words
+        word = "unigram " if auc is None and not alone else "constant "
         parts.append(
             f"{name.upper()} loss {loss:.3f}{margin(scalars, f'{name}/loss', '.3f')} "
             f"({word}{trivial_loss:.3f}), accuracy {right:.1%}"

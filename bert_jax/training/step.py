@@ -23,7 +23,7 @@ from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.distillation import DISTILLATION, taught
 from bert_jax.objectives.encoder_with_heads import encoder_rows
-from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.known_objectives import OBJECTIVES, learned_by
 from bert_jax.objectives.pretraining_model import declare, init_params, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import dispatch
@@ -33,6 +33,7 @@ from bert_jax.optimizers.schedule import make_schedule
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import averaging, skip_nonfinite
+from bert_jax.training.cached_gradients import AcrossRows
 from bert_jax.training.gradients import GradientsFn, LossFn, cast_matrices, make_gradients
 from bert_jax.training.second_network import SecondNetwork, second_network
 from bert_jax.training.state_sharding import NO_PARAMS, State, param_specs, state_specs
@@ -112,8 +113,7 @@ def make_step_functions(
     frozen = second_network(config, mesh, teacher) if teacher else None
 
     def init() -> State:
-        key = jax.random.key(config.seed)
-        params = init_params(config.model, config.compute, learned, key)
+        params = init_params(config.model, config.compute, learned, jax.random.key(config.seed))
         return {
             "step": jnp.zeros((), jnp.int32),
             "params": params,
@@ -131,7 +131,8 @@ def make_step_functions(
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     loss = _make_loss(config, graph, frozen, corpus)
     second = frozen.specs if frozen else NO_PARAMS
-    gradients_of = make_gradients(loss, rows, specs, second, compute.dtype)
+    across = _loss_across_rows(config, graph, learned, corpus)
+    gradients_of = make_gradients(loss, rows, specs, second, compute.dtype, across)
     evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     of_sums = _sums_shardings(config, learned, rows)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
@@ -168,6 +169,20 @@ def _make_loss(
         return objectives.with_teacher(loss, sums, outputs, batch, counts, config.task)
 
     return loss_fn
+
+
+def _loss_across_rows(
+    config: Config, graph: nnx.GraphDef, learned: tuple[str, ...], corpus: Corpus
+) -> AcrossRows | None:
+    """Returns the loss of a training step in two parts, if it compares the rows of all
+    micro-batches; None if it is a sum over them."""
+    if not any(OBJECTIVES[name].across_rows(config.model) for name in learned):
+        return None
+
+    def loss(outputs: Any, batch: Batch, counts: Any) -> tuple:
+        return objectives.all_sums(outputs, batch, corpus, counts)
+
+    return AcrossRows(lambda params, batch, key: nnx.merge(graph, params)(batch, key), loss)
 
 
 def _make_eval_step(

@@ -100,7 +100,7 @@ def test_every_flag_of_a_path_to_write_is_known() -> None:
         ("data tokenizer", "out"), ("demo", "workdir"), ("embed", "out"),
         ("evaluate", "per_example"), ("finetune", "workdir"), ("predict", "nbest"),
         ("predict", "null_odds"), ("predict", "out"), ("pretrain", "workdir"),
-        ("status", "html"), *launchers,
+        ("search", "hard_negatives"), ("status", "html"), *launchers,
     ])  # fmt: skip
     named = {"out", "html", "workdir", "store", "model", "input", "tokenizer", "from"}
     for verb in cli.COMMANDS:
@@ -178,7 +178,7 @@ def test_two_outputs_are_two_files(tmp_path, capsys) -> None:
 
 def test_only_a_format_without_a_mark_has_overwrite() -> None:
     with_overwrite = {verb for verb in cli.COMMANDS if "overwrite" in parsed(verb)}
-    assert with_overwrite == {"data tokenizer", "embed", "predict"}
+    assert with_overwrite == {"data tokenizer", "embed", "predict", "search"}
 
 
 UNMARKED = OutputKind("table", None)

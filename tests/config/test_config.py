@@ -44,7 +44,7 @@ def test_no_golden_outlives_its_config() -> None:
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
     text = shipped()[name].read_text(encoding="utf-8")
-    verb = "finetune" if name.startswith("glue") else "pretrain"
+    verb = "finetune" if name.startswith(("glue", "sentences")) else "pretrain"
     command = "bert-jax demo" if name == "demo" else f"bert-jax {verb} --config={name} "
     assert command in text.split('"""')[1]
 

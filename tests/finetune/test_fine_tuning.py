@@ -13,42 +13,26 @@ import numpy as np
 import pytest
 from runs import read_meta, read_records
 from small_task import DEV, TASKS, TRAIN, task_config, write_task
+from task_steps import SGD, batches_of, trained
 
 import bert_jax
 from bert_jax import cli
 from bert_jax.checkpoint import manager
-from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
-from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.predict_file import find_model
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks.encoding import Targets
-from bert_jax.parallel import global_batch
-from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training import step as steps
 from bert_jax.training.options import RunOptions
-from bert_jax.training.step import make_step_functions
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
-
-SGD = {
-    "optimizer.eps": 1.0, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 0.0,
-    "optimizer.learning_rate": 0.3, "task.warmup_share": 0.0,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_task(tmp_path_factory.mktemp("task"))
-
-
-def batches_of(config: Config, parts: int = 1) -> tuple[Config, ExampleBatches]:
-    data = open_task(config, Workdir.open("/nowhere/run"))
-    config = data.configured(config)
-    (phase,) = config.phases
-    return config, data._batches(data.train, config, phase, config.seed, phase.steps, parts)
 
 
 def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
@@ -120,27 +104,6 @@ def test_a_batch_of_some_rows_is_a_part_of_the_whole(folder: Path, task: str) ->
     whole, some = batches.batch(11), batches.batch(11, [2, 0])
     for name, array in whole.items():
         np.testing.assert_array_equal(some[name], array[[2, 0]], err_msg=name)
-
-
-def trained(config: Config, count: int, devices: int = 1) -> tuple[list[float], dict, dict]:
-    """The losses of the first steps, and the parameters before and after them."""
-    sizes = [getattr(config.mesh, axis) for axis in MESH_AXES]
-    mesh = make_mesh(config.mesh, jax.devices()[: int(np.prod(sizes))])
-    config, batches = batches_of(config, devices * config.phases[0].micro_batches)
-    parts = config.phases[0].micro_batches
-    corpus = open_task(config, Workdir.open("/nowhere/run")).phase(config, config.phases[0], mesh)
-    losses = []
-    with jax.set_mesh(mesh):
-        program = make_step_functions(config, mesh, corpus.held_out.corpus)
-        state = program.init()
-        before = jax.tree.map(np.array, state["params"])
-        for index in range(count):
-            batch = global_batch.global_batch(
-                lambda rows, index=index: batches.batch(index, rows), program.rows, batches.rows
-            )
-            state, metrics = program.train(state, batch, micro_batches=parts)
-            losses.append(float(metrics["loss"]))
-    return losses, before, jax.tree.map(np.asarray, state["params"])
 
 
 PADDED = {"phases[0]__examples_per_row": 1}

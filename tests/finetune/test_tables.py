@@ -168,7 +168,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
             "text,label\nA\rB,x\n",
             "row 2: too few columns: 1 instead of 2",
         ),
-        ("a.xml", "", "not a .tsv, .csv or .jsonl file; rename it"),
+        ("a.xml", "", "not a .tsv, .csv, .jsonl or .parquet file; rename it"),
     ],
 )
 def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: Path) -> None:

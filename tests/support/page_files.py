@@ -45,11 +45,31 @@ def write_tasks(folder: Path, sentences: list[str]) -> None:
     pairs = pairwise(sentences)
     scores = (f'"{a}","{b}",{len(a) % 5}\n' for a, b in pairs if '"' not in a + b)
     (folder / "similar.csv").write_text(f"first,second,score\n{''.join(scores)}")
+    _write_similar(folder / "STS-B", sentences)
+    _write_search(folder / "beir", sentences)
     _write_tags(folder / "CoNLL", sentences)
     _write_questions(folder / "SQuAD", sentences)
     _write_choices(folder / "swagaf/data", sentences)
     rows = ({"question": text, "a": text[:9], "b": text[9:], "right": "a"} for text in sentences)
     (folder / "quiz.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def _write_similar(folder: Path, sentences: list[str]) -> None:
+    """Scores pairs by how much longer one of them is."""
+    folder.mkdir()
+    rows = (f"{a}\t{b}\t{abs(len(a) - len(b)) % 6}\n" for a, b in pairwise(sentences))
+    (folder / "dev.tsv").write_text(f"sentence1\tsentence2\tscore\n{''.join(rows)}")
+
+
+def _write_search(folder: Path, sentences: list[str]) -> None:
+    """Searches for each of some sentences by its second half."""
+    (folder / "qrels").mkdir(parents=True)
+    halves = [text[len(text) // 2 :] for text in sentences[:20]]
+    for name, kind, texts in (("queries", "q", halves), ("corpus", "d", sentences)):
+        rows = ({"_id": f"{kind}{i}", "title": "", "text": text} for i, text in enumerate(texts))
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = (f"q{i}\td{i}\t1\n" for i in range(len(halves)))
+    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{''.join(rows)}")
 
 
 def _write_tags(folder: Path, sentences: list[str]) -> None:

@@ -97,6 +97,44 @@ def _stories(drawn: np.random.Generator, count: int) -> Iterator[str]:
         yield f'{i},v{i},{i},"{start}","{start}",{others[0]},gold,{",".join(ends)},{right}'
 
 
+PAIRS = {  # of each kind of pair that trains vectors: a file, and what it needs
+    "sentence_pairs": ("pairs.tsv", {}),
+    "scored_pairs": ("scores.csv", {"task__highest_score": 5.0}),
+    "labeled_pairs": ("train.tsv", {}),
+}
+
+
+def write_pairs(folder: Path, *, seed: int = 0) -> Path:
+    """Writes the files of all `PAIRS` and a tokenizer.json.
+
+    A positive begins with the first word of its anchor, a negative does not; every seventh anchor
+    and every ninth positive is that of the row before. A score is how many first words are equal.
+    """
+    write_task(folder, seed=seed)
+    drawn, rows, scores = np.random.default_rng([seed, 3]), [], []
+    before = ("", "")
+    for i in range(TRAIN):
+        first, *others = drawn.choice(WORDS, drawn.integers(6, 14), replace=False).tolist()
+        anchor, positive = " ".join([first, *others[:3]]), " ".join([first, *others[5:]])
+        pair = before[0] if i % 7 == 6 else anchor, before[1] if i % 9 == 8 else positive
+        rows.append("\t".join([*pair, *(" ".join(others[n : n + 3]) for n in (1, 2))]))
+        score = drawn.integers(0, 6)
+        other = " ".join([*[first, *others][:score], *drawn.choice(WORDS, 3)])
+        scores.append(f"{' '.join([first, *others])},{other},{score}")
+        before = pair
+    header = "anchor\tpositive\tnegative_1\tnegative_2"
+    (folder / "pairs.tsv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "scores.csv").write_text("\n".join(["sentence1,sentence2,score", *scores]) + "\n")
+    return folder
+
+
+def pairs_config(folder: Path, name: str, **changes: Any) -> Config:
+    """As `task_config`, of a kind of `PAIRS`."""
+    file, needed = PAIRS[name]
+    made = {**needed, **changes, "task__name": name, "task__data": str(folder / file)}
+    return task_config(folder, **made)
+
+
 def task_config(folder: Path, **changes: Any) -> Config:
     """The config `glue` with a model of two layers, without dropout, in float32 on one device.
 

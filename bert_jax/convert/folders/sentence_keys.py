@@ -67,9 +67,10 @@ ENCODER_KEYS: Final[tuple[Entry, ...]] = (
 )  # fmt: skip
 SENTENCE_TRANSFORMERS_KEYS: Final[tuple[Entry, ...]] = (
     read("prompts default_prompt_name", "text that is put before a text: that of the default "
-         "name by `encode`, others are kept"),
+         "name, or of another (`prompt_name`, `--prompt`); before queries of `search` that named "
+         "query"),
     read("truncate_dim", "the first numbers of a vector are kept"),
-    read("similarity_fn_name", "kept as it is; a vector does not depend on it"),
+    read("similarity_fn_name", "how `search` compares vectors; a vector does not depend on it"),
     refused("model_type", "another kind of model than vectors of texts", "SentenceTransformer",
             None),
     no_effect("__version__ requirements", "releases that wrote it"),

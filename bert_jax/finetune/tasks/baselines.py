@@ -12,6 +12,8 @@ from bert_jax.errors import UserError
 _ITERATIONS = 1000
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"\w+")
+_TOKEN = r"(?u)\b\w+\b|[^\w\s]"
+_MISSING = "baselines need scikit-learn, which is not installed; pip install 'bert-jax[finetune]'"
 
 
 def majority(labels: Sequence[float], count: int, *, regression: bool) -> np.ndarray:
@@ -70,14 +72,12 @@ def _fit(
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression, Ridge
     except ImportError:
-        raise UserError(
-            "baselines need scikit-learn, which is not installed; pip install 'bert-jax[finetune]'"
-        ) from None
+        raise UserError(_MISSING) from None
     if len(set(labels)) == 1:  # nothing to separate
         return None
     parts: list[Any] = []
     for train, other in zip(zip(*texts, strict=True), zip(*others, strict=True), strict=True):
-        counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b|[^\w\s]")
+        counts = CountVectorizer(token_pattern=_TOKEN)
         try:
             parts.append((counts.fit_transform(train), counts.transform(other)))
         except ValueError:  # no words at all
@@ -91,11 +91,31 @@ def _fit(
         return model.fit(known, labels), new
 
 
+def word_vectors(known: Sequence[str], texts: Sequence[str]) -> Any:
+    """Returns the counts of words of texts, weighted by how rare they are in `known` (TF-IDF) and
+    of length 1, a sparse matrix [T, W]; None if there is no word. UserError as `bag_of_words`."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError:
+        raise UserError(_MISSING) from None
+    counts = TfidfVectorizer(token_pattern=_TOKEN)
+    try:
+        return counts.fit(known).transform(texts)
+    except ValueError:  # no words at all
+        return None
+
+
 def most_shared_words(text: str, candidates: Sequence[str]) -> int:
     """Returns the index of the candidate that has most words of a text, the first of them."""
     asked = set(_WORD.findall(text.lower()))
     shared = [len(asked.intersection(_WORD.findall(one.lower()))) for one in candidates]
     return shared.index(max(shared))
+
+
+def share_of_words(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Returns the words of both texts of a pair by those of either, 0 without any: Jaccard, [N]."""
+    found = ([set(_WORD.findall(text.lower())) for text in pair] for pair in pairs)
+    return np.array([len(a & b) / max(len(a | b), 1) for a, b in found], np.float64)
 
 
 def nearest_sentence(question: str, context: str) -> str:

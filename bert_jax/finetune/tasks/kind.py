@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.schema import ModelConfig
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -64,6 +65,9 @@ class TaskKind(abc.ABC):
         objectives: those whose models make its predictions; the first one trains.
         problem_type: of a classifier, see `HeadConfig`.
         per_token: whether the model has logits for each token, or else for each sequence.
+        per_example: whether it has logits for each example of several sequences.
+        pools: whether `config.task.pooling` has an effect without `config.task.layers`, and these
+            have none.
         in_words: whether the texts are given in words, see `Tokenizer.for_task`.
         own_settings: keys of `config.task` that are refused for all other kinds.
         settings: the keys of `config.task` that `bert-jax predict` may set.
@@ -74,6 +78,8 @@ class TaskKind(abc.ABC):
     objectives: tuple[str, ...]
     problem_type: str | None = None
     per_token: bool = True
+    per_example: bool = False
+    pools: bool = False
     in_words: bool = False
     own_settings: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
@@ -131,6 +137,19 @@ class TaskKind(abc.ABC):
         """Returns the text of the files of predictions by the flag that names each; the main one is
         that of `out`."""
 
+    def with_head_settings(self, task: TaskConfig, model: TaskModelConfig) -> TaskModelConfig:
+        """Returns the model with what a task sets in its head; UserError for what does not fit."""
+        return model
+
+    def check_batches(
+        self, examples: Examples, prepared: Prepared, batches: Iterable[np.ndarray]
+    ) -> None:
+        """Raises UserError for a training batch of which nothing can be learned.
+
+        batches: the indices of the examples of each.
+        """
+        return  # from any example, by default
+
     def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
         """Returns what a teacher says of each example, whatever its tokenizer and its windows.
 
@@ -153,6 +172,10 @@ class TaskKind(abc.ABC):
         soft = OBJECTIVES[self.objectives[0]].soft
         assert soft is not None
         return soft.targets(logits, temperature)
+
+    def check(self, config: Config) -> None:
+        """Raises UserError for a configuration that the kind cannot use; most can use any."""
+        return
 
     def check_flags(self, names: Iterable[str]) -> None:
         """Raises UserError for a flag of `bert-jax predict` that is for other kinds."""

@@ -12,11 +12,11 @@ UNLOCATED: Final = -1  # the first character of an answer that is not where its 
 
 @dataclass(frozen=True)
 class Example:
-    """One or two texts with a label.
+    """One or two texts with a label, or the texts of a task of sentence vectors.
 
     Attributes:
         id: as predictions name it: the file's own index, or the row's number from 0.
-        texts: one or two.
+        texts: one or two; of sentence vectors, the anchor, the positive and the negatives.
         label: the id of a class, a score, or None in a file without labels.
         row: of the file, from 1.
     """

@@ -1,4 +1,4 @@
-"""Examples from any TSV, CSV or JSONL file whose columns the user names."""
+"""Examples from any TSV, CSV, JSONL or Parquet file whose columns the user names."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from etils import epath
 
@@ -14,6 +14,7 @@ from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
+from bert_jax.finetune.tasks.parquet_rows import PARQUET, parquet_rows, parquet_titles
 from bert_jax.finetune.tasks.rows import (
     Fields,
     check_width,
@@ -80,12 +81,15 @@ def read_table(
 
 
 def read_rows(
-    path: epath.PathLike, names: Sequence[str]
+    path: epath.PathLike, names: Sequence[str], optional: Sequence[str] = ()
 ) -> tuple[list[tuple[int, dict[str, str]]], dict[str, int]]:
-    """Reads some columns of a .tsv (or .txt), a .csv or a .jsonl file.
+    """Reads some columns of a .tsv (or .txt), a .csv, a .jsonl or a .parquet file.
 
     The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
-    text.
+    text. The rows of a .parquet count from 1.
+
+    Args:
+        optional: further columns; "" where a table, or a line of JSON, has none.
 
     Returns:
         The number of each row with its values by column, and reason -> number of rows left out.
@@ -97,22 +101,52 @@ def read_rows(
     dropped: Counter[str] = Counter()
     suffix = PurePath(path).suffix.lower()
     if suffix in _JSONL:
-        listed = [*_jsonl_rows(path, names, dropped)]
+        listed = [*_jsonl_rows(path, names, optional, dropped)]
     elif suffix in _DELIMITERS:
         found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
-        listed = [*_table_rows(path, found, names, dropped)]
+        listed = [*_table_rows(path, found, names, optional, dropped)]
+    elif suffix == PARQUET:
+        listed = [*parquet_rows(path, names, optional, _text)]
     else:
-        array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
-        problem = f"not a .tsv, .csv or .jsonl file; rename it to say its format{array}"
-        missing = "no such file or folder; check the path"
-        raise UserError(f"{path}: {problem if open_path(path).exists() else missing}")
+        _refuse_form(path, suffix)
     return listed, dict(dropped)
+
+
+def read_titles(path: epath.PathLike) -> list[str]:
+    """Returns the names of the columns of a file that `read_rows` reads, of a .jsonl the keys of
+    its first row; UserError if it is empty, or as there."""
+    suffix = PurePath(path).suffix.lower()
+    if suffix == PARQUET:
+        return parquet_titles(path)
+    if suffix in _DELIMITERS:
+        _, first = next(delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv"), (0, []))
+        if not first:
+            raise UserError(f"{path}: empty")
+        return titles_of(first)
+    if suffix not in _JSONL:
+        _refuse_form(path, suffix)
+    for row, line in numbered_lines(path):
+        if line.strip():
+            refuse_array(path, line)
+            try:
+                return list(json_record.parse_object(line))
+            except ValueError as error:
+                wrong_row(path, row, str(error))
+    raise UserError(f"{path}: empty")
+
+
+def _refuse_form(path: epath.PathLike, suffix: str) -> NoReturn:
+    array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
+    problem = f"not a .tsv, .csv, .jsonl or .parquet file; rename it to say its format{array}"
+    missing = "no such file or folder; check the path"
+    raise UserError(f"{path}: {problem if open_path(path).exists() else missing}")
 
 
 def _table_rows(
     path: epath.PathLike,
     rows: Iterator[tuple[int, Fields]],
     names: Sequence[str],
+    optional: Sequence[str],
     dropped: Counter[str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row and the values of the named columns."""
@@ -123,17 +157,19 @@ def _table_rows(
     if not any(name in titles for name in names):
         header = f"no column {names[0]!r}{nearest(names[0], titles)}"
         raise UserError(f"{path}: {header}; if the first line is not a header, add one")
-    indices = {name: column_index(path, titles, name) for name in names}
+    there = [name for name in optional if name in titles]
+    indices = {name: column_index(path, titles, name) for name in (*names, *there)}
+    missing = dict.fromkeys(set(optional) - set(there), "")
     for row, fields in rows:
         if fields == [""] and len(titles) > 1:
             dropped[_BLANK] += 1
             continue
         check_width(path, row, fields, len(titles))
-        yield row, {name: fields[i] for name, i in indices.items()}
+        yield row, {**missing, **{name: fields[i] for name, i in indices.items()}}
 
 
 def _jsonl_rows(
-    path: epath.PathLike, names: Sequence[str], dropped: Counter[str]
+    path: epath.PathLike, names: Sequence[str], optional: Sequence[str], dropped: Counter[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each line and the values of the named keys, as text."""
     for row, line in numbered_lines(path):
@@ -149,7 +185,8 @@ def _jsonl_rows(
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
-        yield row, {name: _text(path, row, name, values[name]) for name in names}
+        given = {**dict.fromkeys(optional, ""), **values}
+        yield row, {name: _text(path, row, name, given[name]) for name in (*names, *optional)}
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:

@@ -1,0 +1,228 @@
+"""`bert-jax evaluate --model`: what the vectors of a model are worth, on pairs of texts with scores
+and in a search; beside a baseline by words, and beside other models."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+from etils import epath
+
+from bert_jax.ablation.intervals import ALPHA, Interval, student_t
+from bert_jax.api import bm25
+from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
+from bert_jax.api.evaluation_table import Evaluation, Row, Value
+from bert_jax.api.model import Model, load
+from bert_jax.api.search import top_rows
+from bert_jax.convert import weights
+from bert_jax.convert.sources import read_checkpoint
+from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.baselines import share_of_words
+from bert_jax.finetune.tasks.metrics import measure
+from bert_jax.finetune.tasks.retrieval_files import (
+    Retrieval,
+    ScoredPairs,
+    read_retrieval,
+    read_scored_pairs,
+)
+from bert_jax.metrics.retrieval import (
+    NOTHING,
+    Relevance,
+    gains,
+    ndcg_at,
+    recall_at,
+    reciprocal_rank_at,
+)
+from bert_jax.runtime.console import progress
+from bert_jax.workdir.layout import Workdir, split_step
+
+_FOUND: Final = 10  # documents of a query
+_SHARED_WORDS: Final = "shared words (Jaccard)"
+_BLOCK: Final = 2048  # texts between two steps of the bar
+_SHORTEST: Final = 1e-12  # length by which a vector is divided
+_FEWEST: Final = 10  # pairs of an interval
+_DEFINED: Final = 0.99  # share of the resamples in which a correlation is defined
+_BOOTSTRAP: Final = f"{RESAMPLES:,} resamples of the pairs"
+_STUDENT: Final = "Student's t over the queries"
+# By measure, of each query; see metrics/retrieval.py.
+_MEASURES: Final[Mapping[str, Callable[[np.ndarray, Relevance], np.ndarray]]] = {
+    f"nDCG@{_FOUND}": lambda found, relevance: ndcg_at(_FOUND, found, relevance),
+    "recall@1": lambda found, relevance: recall_at(1, found, relevance),
+    f"recall@{_FOUND}": lambda found, relevance: recall_at(_FOUND, found, relevance),
+    f"MRR@{_FOUND}": lambda found, relevance: reciprocal_rank_at(_FOUND, found),
+}
+# Names of the prompts of each side, as in sentence-transformers; the first that a folder has.
+_QUERY: Final = ("query",)
+_DOCUMENT: Final = ("document", "passage", "corpus")
+
+
+def evaluate_scored_pairs(
+    model: str, path: epath.PathLike, beside: Sequence[str] = ()
+) -> Evaluation:
+    """Returns Spearman's and Pearson's correlation of cosines with the scores of pairs, beside the
+    words that both texts share; intervals by a bootstrap of the pairs.
+
+    Args:
+        model: folder of a model, or the workdir of a run, also as WORKDIR@STEP.
+        path: see `read_scored_pairs`.
+        beside: further models.
+
+    Raises:
+        UserError: a model cannot be loaded, or as `read_scored_pairs`.
+    """
+    data = read_scored_pairs(path)
+    named = {one: _cosines(load_model(one), one, data) for one in _distinct(model, beside)}
+    named[_SHARED_WORDS] = share_of_words(data.pairs)
+    scores = np.array(data.scores)
+    values = {name: measure(("spearman", "pearson"), scores, one) for name, one in named.items()}
+    drawn = resampled(scores, list(named.values())) if len(scores) >= _FEWEST else {}
+    rows = []
+    for measured in NAMES:
+        own = values[model][measured]
+        for place, name in enumerate(named):
+            value = values[name][measured]
+            some, first = (drawn[measured][i] if drawn else None for i in (place, 0))
+            difference = None
+            if place:
+                between = None if value is None or own is None else own - value
+                spread = None if some is None or first is None else first - some
+                difference = Value(between, _percentiles(spread))
+            found = Value(value, _percentiles(some))
+            rows.append(Row(measured.title(), name, len(scores), found, difference))
+    return Evaluation(data.path, count(len(scores), "pair"), _BOOTSTRAP, rows, data.notes)
+
+
+def evaluate_retrieval(
+    model: str, folder: epath.PathLike, beside: Sequence[str] = ()
+) -> Evaluation:
+    """Returns nDCG@10, recall@1, recall@10 and MRR@10 of an exact search among all documents,
+    beside BM25; intervals by Student's t over the queries.
+
+    Args:
+        model: folder of a model, or the workdir of a run, also as WORKDIR@STEP.
+        folder: see `read_retrieval`.
+        beside: further models.
+
+    Raises:
+        UserError: a model cannot be loaded, or as `read_retrieval`.
+    """
+    data = read_retrieval(folder)
+    notes = list(data.notes)
+    k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
+    found = {one: _search(load_model(one), one, data, k) for one in _distinct(model, beside)}
+    if bm25.is_installed():
+        with _bar("BM25: queries", len(data.queries)) as done:
+            found["BM25"] = bm25.find(data.queries, data.documents, k, done)
+    else:
+        notes.append(bm25.NOT_INSTALLED)
+    rows = []
+    graded = {name: gains(_without(data.own, one), data.relevance) for name, one in found.items()}
+    for measured, of in _MEASURES.items():
+        values = {name: of(one, data.relevance) for name, one in graded.items()}
+        for name, own in values.items():
+            difference = None if name == model else _mean(values[model] - own, -1)
+            rows.append(Row(measured, name, len(own), _mean(own, 0), difference))
+    relevant = sum(len(grades) for grades in data.relevance)
+    what = (
+        f"{len(data.queries):,} queries, {len(data.documents):,} documents, {relevant:,} relevant"
+    )
+    return Evaluation(data.path, what, _STUDENT, rows, notes)
+
+
+def load_model(source: str) -> Model:
+    """Loads the model in a folder, or the checkpoint of a run, whose vectors are the mean of its
+    token states.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+        StorageError: a checkpoint is damaged.
+    """
+    path, step = split_step(source)
+    run = Workdir.open(path)
+    if not run.is_run():
+        return load(source)
+    read = read_checkpoint(source, run, step)
+    groups = frozenset(weights.groups_in(read.params))
+    params = {name: tree for name, tree in read.params.items() if name in groups}
+    return Model(read.config, params, read.tokenizer, groups)
+
+
+def _distinct(model: str, beside: Sequence[str]) -> list[str]:
+    """Returns the names of all models; UserError if one is given twice."""
+    names = [model, *beside]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{twice}: given twice; compare different models")
+    return names
+
+
+def _cosines(model: Model, name: str, data: ScoredPairs) -> np.ndarray:
+    """Returns the cosine of the vectors of each pair: [N]."""
+    texts = list(dict.fromkeys(text for pair in data.pairs for text in pair))
+    vectors = _encode(model, name, texts, ())
+    place = {text: row for row, text in enumerate(texts)}
+    exact = vectors.astype(np.float64)
+    exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), _SHORTEST)
+    first, second = (exact[[place[pair[i]] for pair in data.pairs]] for i in (0, 1))
+    return np.asarray(np.einsum("nd,nd->n", first, second))
+
+
+def _search(model: Model, name: str, data: Retrieval, k: int) -> np.ndarray:
+    """Returns the documents with the highest cosine for each query, or dot product if the folder
+    names that: int [Q, K], K ≤ k."""
+    documents = _encode(model, name, data.documents, _DOCUMENT)
+    queries = _encode(model, name, data.queries, _QUERY)
+    named = model.sentence.similarity if model.sentence else None
+    with _bar(f"{name}: documents compared", len(documents)) as done:
+        _, rows = top_rows(queries, documents, k, cosine=named != "dot", done=done)
+    return rows
+
+
+def _encode(model: Model, name: str, texts: Sequence[str], prompts: Sequence[str]) -> np.ndarray:
+    """Returns the vectors of texts: float32 [T, D].
+
+    prompts: names, of which the first that the folder has comes before each text; by default that
+        which it has for every text.
+    """
+    known = model.sentence.prompts if model.sentence else {}
+    prompt = next((one for one in prompts if one in known), None)
+    blocks = []
+    with _bar(f"{name}: texts", len(texts)) as done:
+        for start in range(0, len(texts), _BLOCK):
+            block = texts[start : start + _BLOCK]
+            blocks.append(model.encode(block, prompt_name=prompt))
+            done(start + len(block))
+    return np.concatenate(blocks)
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the number that is done."""
+    with progress(what, total) as bar:
+        (task,) = bar.tasks
+        yield lambda done: bar.update(task.id, completed=done)
+
+
+def _without(own: Sequence[int], ranking: np.ndarray) -> np.ndarray:
+    """Returns the rankings without the document that is the query itself: [Q, K]."""
+    is_own = (ranking == np.array(own)[:, None]) & (ranking != NOTHING)
+    order = np.argsort(is_own, axis=1, kind="stable")  # it comes last
+    last = np.take_along_axis(np.where(is_own, NOTHING, ranking), order, axis=1)
+    return np.asarray(last[:, :_FOUND])
+
+
+def _mean(values: np.ndarray, least: float) -> Value:
+    """Returns the mean of values from `least` to 1 over queries, and its interval; none where all
+    are equal, as t's would then have no width."""
+    if np.ptp(values) == 0:
+        return Value(float(values[0]), None)
+    estimate = student_t(values)
+    low, high = estimate.interval
+    return Value(estimate.mean, Interval(max(low, least), min(high, 1.0)))
+
+
+def _percentiles(drawn: np.ndarray | None) -> Interval | None:
+    """Returns the interval of resampled correlations, or of differences; None without enough."""
+    if drawn is None or np.isfinite(drawn).mean() < _DEFINED:
+        return None
+    low, high = np.quantile(drawn[np.isfinite(drawn)], [ALPHA / 2, 1 - ALPHA / 2])
+    return Interval(float(low), float(high))

@@ -1,0 +1,85 @@
+"""Pairs of texts with a score of how alike they are, such as STS-B: `sentence1`, `sentence2`,
+`score`.
+
+A prediction is the cosine of the vectors.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.errors import UserError
+from bert_jax.finetune.tasks import leaderboard, metrics, sentence_metrics
+from bert_jax.finetune.tasks.baselines import word_vectors
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
+from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.finetune.tasks.rows import score_of
+from bert_jax.finetune.tasks.sentence_task import SentenceTask
+from bert_jax.objectives.scored_pairs import SCORED_PAIRS as OBJECTIVE
+
+
+class ScoredPairs(SentenceTask):
+    """Pairs with a score from 0 to `config.task.highest_score`."""
+
+    name = "scored_pairs"
+    objectives = (OBJECTIVE.name,)
+    own_settings = (*SentenceTask.own_settings, "loss", "scale", "highest_score")
+
+    def targets(
+        self,
+        task: TaskConfig,
+        path: epath.PathLike,
+        said: Sequence[tuple[int, str]],
+        train: Examples | None,
+    ) -> tuple[tuple[str, ...], list[float], tuple[str, ...]]:
+        high = task.highest_score
+        try:
+            scores = [score_of(path, row, text, 0.0, high) / high for row, text in said]
+        except UserError as error:
+            raise UserError(f"{error}; set config.task.highest_score to the highest") from None
+        return ("score",), scores, ()
+
+    def loss(self, task: TaskConfig) -> Any:
+        return task.loss
+
+    def arrays(self, examples: Examples) -> dict[str, np.ndarray]:
+        labels = self.labels(examples)
+        return {"scores": np.array(labels, np.float32)} if labels else {}
+
+    def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("spearman", "pearson")
+
+    def predictions(
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
+    ) -> list[float]:
+        return sentence_metrics.cosines(np.stack(logits)).tolist() if len(logits) else []
+
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[float]
+    ) -> Measured:
+        names = self.metrics(task, examples.labels)
+        return metrics.measure(names, self.labels(examples), predictions)
+
+    def baselines(
+        self, task: TaskConfig, train: Examples, held_out: Examples
+    ) -> Mapping[str, Sequence[float]]:
+        """The cosine of counts of words, weighted by their rarity (TF-IDF)."""
+        known, new = (
+            [text for one in some.examples for text in one.texts] for some in (train, held_out)
+        )
+        vectors = word_vectors(known, new)
+        if vectors is None:
+            return {}
+        return {"shared words": sentence_metrics.cosines(vectors).tolist()}
+
+    def files(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[float]
+    ) -> Mapping[str, str]:
+        ids = [one.id for one in examples.examples]
+        return {"out": leaderboard.table_of(ids, [f"{one:.4f}" for one in predictions])}
+
+
+SCORED_PAIRS: Final = ScoredPairs()

@@ -1,0 +1,137 @@
+"""Pairs of texts that belong together, such as a question and its answer: in-batch negatives.
+
+The columns are `anchor`, `positive` and, as many as there are, `negative` or `negative_1` and so
+on: texts that do not belong to the anchor. A prediction is the cosine of anchor and positive.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks import leaderboard, sentence_metrics, table
+from bert_jax.finetune.tasks.baselines import word_vectors
+from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
+from bert_jax.finetune.tasks.rows import misspelled, wrong_row
+from bert_jax.finetune.tasks.sentence_metrics import Ranked
+from bert_jax.finetune.tasks.sentence_task import SentenceTask
+from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
+
+_NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
+
+
+class SentencePairs(SentenceTask):
+    """Anchors, each with the text that belongs to it."""
+
+    name = "sentence_pairs"
+    objectives = (IN_BATCH_NEGATIVES.name,)
+    own_settings = (*SentenceTask.own_settings, "passage_prompt", "directions", "scale")
+
+    def columns(
+        self, path: epath.PathLike, *, labelled: bool
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        texts, target = super().columns(path, labelled=labelled)
+        titles = table.read_titles(path)
+        found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
+        others = [name for name in titles if name not in (*texts, *found)]
+        if wrong := misspelled(others, ("negative",)):
+            raise UserError(
+                f"{path}: column {wrong[0]!r} is nearly {wrong[1]!r}; rename it to that, or to "
+                "something else"
+            )
+        if not labelled:  # a prediction is about the positive
+            return texts, target
+        return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
+
+    def group(self, example: Example) -> str:
+        """A text with several anchors, such as a paragraph with its questions, stays whole."""
+        return example.texts[1]
+
+    def labels(self, examples: Examples) -> list[str]:
+        return [one.texts[1] for one in examples.examples]
+
+    def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
+        return (task.query_prompt, *[task.passage_prompt] * (texts - 1))
+
+    def loss(self, task: TaskConfig) -> Any:
+        return "negatives"
+
+    def arrays(self, examples: Examples) -> dict[str, np.ndarray]:
+        """Returns "texts", int32 [E, C]: numbers from 1, the same for equal texts."""
+        numbers: dict[str, int] = {}
+        found = [
+            [numbers.setdefault(text, len(numbers) + 1) for text in one.texts]
+            for one in examples.examples
+        ]
+        several = len(found[0]) if found else 2
+        return {"texts": np.array(found, np.int32).reshape(-1, several)}
+
+    def check_batches(
+        self, examples: Examples, prepared: Prepared, batches: Iterable[np.ndarray]
+    ) -> None:
+        texts = prepared.targets.of_examples["texts"]
+        for chosen in batches:
+            own, index = texts[chosen], np.arange(len(chosen))
+            for rows in (index[:1], index):  # the first has a negative in nearly every batch
+                if (is_candidate(own[rows, :2], own, rows, np).sum(1) > 1).any():
+                    break
+            else:
+                _refuse(examples, chosen, len(texts))
+
+    def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("accuracy", "mrr")
+
+    def predictions(
+        self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
+    ) -> list[Ranked]:
+        return sentence_metrics.ranked(prepared.targets.of_examples["texts"], np.stack(logits))
+
+    def compute_metrics(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[Ranked]
+    ) -> Measured:
+        """Returns how often the positive is the nearest candidate, among 64 examples at a time,
+        and the mean of 1 / rank."""
+        return sentence_metrics.measure_ranks(predictions)
+
+    def baselines(
+        self, task: TaskConfig, train: Examples, held_out: Examples
+    ) -> Mapping[str, Sequence[Ranked]]:
+        """The cosine of counts of words, weighted by their rarity (TF-IDF)."""
+        known, new = (
+            [text for one in some.examples for text in one.texts] for some in (train, held_out)
+        )
+        vectors = word_vectors(known, new)
+        if vectors is None:
+            return {}
+        return {"shared words": sentence_metrics.ranked(self.arrays(held_out)["texts"], vectors)}
+
+    def files(
+        self, task: TaskConfig, examples: Examples, predictions: Sequence[float]
+    ) -> Mapping[str, str]:
+        ids = [one.id for one in examples.examples]
+        return {"out": leaderboard.table_of(ids, [f"{float(one):.4f}" for one in predictions])}
+
+
+def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:
+    """Raises UserError for a batch in which no anchor has a negative."""
+    first: Example = examples.examples[chosen[0]]
+    size = len(chosen)
+    if size == 1:
+        rest = f"the last batch of an epoch of {count(total, 'pair')} has it alone"
+        problem = rest if total > 1 else "it is the only pair"
+        remedy = "set another config.phases[0].batch_size" if total > 1 else "give more pairs"
+    else:
+        problem = f"its batch of {size:,} pairs repeats one text"
+        remedy = "give pairs of other texts, or a larger config.phases[0].batch_size"
+    wrong_row(
+        examples.path, first.row, f"{problem}, so that no pair has a negative; {remedy}, or give "
+        "columns of negatives"
+    )  # fmt: skip
+
+
+SENTENCE_PAIRS: Final = SentencePairs()

@@ -1,0 +1,183 @@
+"""Tasks that train the vectors of texts: what their kinds share.
+
+Each text is a sequence of its own. The columns of a file have fixed names, those that
+sentence-transformers gives its data sets. A run writes a folder of sentence-transformers.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.task_model import TaskModelConfig, VectorConfig
+from bert_jax.config.task_settings import TaskConfig, check_unused
+from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks import table
+from bert_jax.finetune.tasks.class_names import cleaned
+from bert_jax.finetune.tasks.encoding import Targets, encode
+from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
+from bert_jax.finetune.tasks.rows import wrong_row
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+
+# The columns of the texts of each kind, without hard negatives, and of the score or the label.
+_COLUMNS: Final = {
+    "sentence_pairs": (("anchor", "positive"), ()),
+    "scored_pairs": (("sentence1", "sentence2"), ("score",)),
+    "labeled_pairs": (("sentence1", "sentence2"), ("label",)),
+}
+_ENDS: Final = (".tsv", ".csv", ".jsonl", ".parquet")
+_NAMES: Final = {"train": ("train",), "dev": ("dev", "val", "validation"), "test": ("test",)}
+_FILES: Final[Files] = {
+    split: tuple((f"{name}{end}",) for end in _ENDS for name in names)
+    for split, names in _NAMES.items()
+}
+
+
+class SentenceTask(TaskKind):
+    """Rows of several texts, with a score, a label, or nothing."""
+
+    per_token = False
+    pools = True
+    own_settings: tuple[str, ...] = ("query_prompt", "normalize", "dimensions")
+
+    def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
+        names = ", ".join(part for parts in _COLUMNS[self.name] for part in parts)
+        why = f"for {self.name}, whose columns are {names}; leave it out"
+        check_unused(task, ("text", "pair", "label"), why)
+        path, other = find_files(task, _FILES)
+        train = self._read(task, path, labelled=True)
+        if other:
+            return train, self._read(task, other, labelled=True, train=train)
+        return divided(train, [self.group(one) for one in train.examples])
+
+    def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
+        return self._read(task, find_file(self.name, source, _FILES, split), labelled=False)
+
+    def _read(
+        self,
+        task: TaskConfig,
+        path: epath.PathLike,
+        *,
+        labelled: bool,
+        train: Examples | None = None,
+    ) -> Examples:
+        """Reads a file; labelled: with its scores or labels. train: whose labels are known."""
+        texts, target = self.columns(path, labelled=labelled)
+        listed, dropped = table.read_rows(path, [*texts, *target])
+        if labelled and not listed:
+            raise UserError(f"{path}: no examples")
+        for row, values in listed:
+            for name in texts:
+                if not cleaned(values[name]):
+                    wrong_row(path, row, f"{name!r} is empty; write a text, or leave out the row")
+        said = [(row, values[name]) for row, values in listed for name in target]
+        names, read, remarks = self.targets(task, path, said, train)
+        labels = read if target else [None] * len(listed)
+        examples = tuple(
+            Example(str(number), tuple(values[name] for name in texts), label, row)
+            for number, ((row, values), label) in enumerate(zip(listed, labels, strict=True))
+        )
+        return Examples(str(path), self.name, names, examples, dropped, remarks)
+
+    def columns(
+        self, path: epath.PathLike, *, labelled: bool
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the columns of texts of a file, and that of the score or the label if it is read;
+        UserError if it has the columns of another kind."""
+        titles = {*table.read_titles(path)}
+        texts, target = _COLUMNS[self.name]
+        needed = {*texts, *(target if labelled else ())}
+        for kind, parts in _COLUMNS.items():
+            theirs = [name for part in parts for name in part]
+            if not needed <= titles and {*theirs} <= titles:
+                raise UserError(
+                    f"{path}: its columns {', '.join(theirs)} are those of {kind}, not of "
+                    f"{self.name}; set --config.task.name={kind}"
+                )
+        return texts, target if labelled else ()
+
+    def targets(
+        self,
+        task: TaskConfig,
+        path: epath.PathLike,
+        said: Sequence[tuple[int, str]],
+        train: Examples | None,
+    ) -> tuple[tuple[str, ...], list[Any], tuple[str, ...]]:
+        """Returns the names of the outputs, the score or the label of each row, and remarks; said:
+        the number of each row with the text of its score or label."""
+        return (), [], ()
+
+    def group(self, example: Example) -> str:
+        """Returns the text whose examples are held out together."""
+        return example.texts[0]
+
+    def labels(self, examples: Examples) -> list[Any]:
+        return [one.label for one in _of(examples) if one.label is not None]
+
+    def content(self, examples: Examples) -> list[Any]:
+        return [[one.texts, one.label] for one in _of(examples)]
+
+    def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
+        """Returns what is put before each of the texts of an example."""
+        return (task.query_prompt,) * texts
+
+    def arrays(self, examples: Examples) -> dict[str, np.ndarray]:
+        """Returns what the loss reads of the examples beside their weights."""
+        return {}
+
+    def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
+        listed = _of(examples)
+        several = len(listed[0].texts) if listed else len(_COLUMNS[self.name][0])
+        prompts = self.prompts(context.task, several)
+        texts = [
+            (f"{prompt}{text}",)
+            for one in listed
+            for prompt, text in zip(prompts, one.texts, strict=True)
+        ]
+        encoded = encode(context.tokenizer, context.model, texts, context.limit)
+        weights = {"pair_weights": np.ones(len(listed), np.float32)}
+        return Prepared(
+            dataclasses.replace(encoded, sequences=several),
+            Targets(of_examples={**weights, **self.arrays(examples)}),
+            notes=(f"{count(encoded.cut, 'text')} cut to the limit",) if encoded.cut else (),
+        )
+
+    def loss(self, task: TaskConfig) -> Literal["negatives", "cosine", "cosent", "softmax"]:
+        """Returns what `VectorConfig.loss` is."""
+        raise NotImplementedError
+
+    def with_head_settings(self, task: TaskConfig, model: TaskModelConfig) -> TaskModelConfig:
+        settings = VectorConfig(
+            loss=self.loss(task),
+            normalize=task.normalize,
+            scale=task.scale,
+            directions=task.directions,
+            dimensions=parse_dimensions(task.dimensions, model.hidden_size),
+        )
+        head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
+        return dataclasses.replace(model, head=head)
+
+
+def parse_dimensions(text: str, width: int) -> tuple[int, ...]:
+    """Returns the widths that `config.task.dimensions` lists.
+
+    width: of a vector.
+
+    Raises:
+        UserError: not numbers from 1 to below `width`, or one of them twice.
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    sizes = [int(part) for part in parts if part.isdecimal()]
+    if len({*sizes}) != len(parts) or not all(0 < size < width for size in sizes):
+        raise UserError(
+            f"config.task.dimensions={text}; give different numbers below the width of a vector, "
+            f"{width}, which is trained in any case, such as {width // 2},{width // 4}"
+        )
+    return tuple(sizes)
+
+
+def _of(examples: Examples) -> tuple[Example, ...]:
+    return examples.examples

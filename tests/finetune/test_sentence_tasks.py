@@ -1,0 +1,247 @@
+"""Tasks of sentence vectors: their files, errors and metrics, and a run from files to a folder."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_task import TRAIN, pairs_config, task_config, write_pairs
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.config.schema import Config
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.convert.sources import read_model
+from bert_jax.errors import UserError
+from bert_jax.finetune.check_task import check_task
+from bert_jax.finetune.predictor import Predictor
+from bert_jax.finetune.runs import finetune
+from bert_jax.finetune.task_data import open_task
+from bert_jax.finetune.tasks import sentence_metrics
+from bert_jax.finetune.tasks.task_kinds import KINDS
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.workdir.layout import Workdir
+
+PAIRS = "anchor\tpositive\tnegative\nwho\tdal\tbel\nwhy\tgan\tfim\nwho\tdor\tbel\n"
+SCORES = "sentence1\tsentence2\tscore\ndal\tbel\t0.5\ndal\tfim\t1\nbel\tfim\t0\n"
+LABELS = "sentence1\tsentence2\tlabel\ndal\tbel\tyes\ndal\tfim\tno\nbel\tfim\tno\n"
+FILES = {"sentence_pairs": PAIRS, "scored_pairs": SCORES, "labeled_pairs": LABELS}
+
+
+def read(path: Path, name: str = "sentence_pairs", **changes: object) -> tuple:
+    task = TaskConfig(name=name, data=str(path), held_out=str(path), **changes)  # type: ignore
+    return KINDS[name].read(task)
+
+
+@pytest.mark.parametrize("end", [".tsv", ".csv", ".jsonl", ".parquet"])
+def test_a_table_of_any_form_has_columns_by_name(tmp_path: Path, end: str) -> None:
+    """Negatives are in the order of their numbers, whatever that of their columns."""
+    rows = [
+        {"negative_2": "z", "n": "1", "anchor": "who", "negative_1": "y", "positive": "x"},
+        {"negative_2": "c", "n": "2", "anchor": "why", "negative_1": "b", "positive": "a"},
+    ]
+    path = tmp_path / f"pairs{end}"
+    if end == ".parquet":
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    elif end == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = {".tsv": "\t", ".csv": ","}[end]
+        lines = [mark.join(rows[0]), *(mark.join(row.values()) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    found, _ = read(path)
+    assert [one.texts for one in found.examples] == [("who", "x", "y", "z"), ("why", "a", "b", "c")]
+
+
+def test_equal_texts_have_equal_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("anchor\tpositive\nwho\tdal\nwhy\tdal\ndal\twho\n")
+    texts = KINDS["sentence_pairs"].arrays(read(path)[0])["texts"]  # type: ignore[attr-defined]
+    assert texts.tolist() == [[1, 2], [3, 2], [2, 1]]
+
+
+def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("anchor\tpositive\n" + "".join(f"q{i}\tp{i // 3}\n" for i in range(60)))
+    kind = KINDS["sentence_pairs"]
+    train, held_out = kind.read(TaskConfig(name=kind.name, data=str(path)))
+    positives = [{one.texts[1] for one in split.examples} for split in (train, held_out)]
+    assert not positives[0] & positives[1]
+    assert len(held_out.examples) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("sentence_pairs", PAIRS.replace("\tgan\t", "\t \t"), "row 3: 'positive' is empty; write"),
+        ("sentence_pairs", PAIRS.replace("\tbel\nwhy", "\t\nwhy"), "row 2: 'negative' is empty"),
+        ("sentence_pairs", PAIRS.replace("positive", "pos"), "no column 'positive'"),
+        ("sentence_pairs", PAIRS.replace("negative", "negatve"), "'negatve' is nearly 'negative'"),
+        (
+            "sentence_pairs",
+            SCORES,
+            "its columns sentence1, sentence2, score are those of scored_pairs, not of "
+            "sentence_pairs; set --config.task.name=scored_pairs",
+        ),
+        ("scored_pairs", PAIRS, "its columns anchor, positive are those of sentence_pairs"),
+        ("scored_pairs", LABELS, "set --config.task.name=labeled_pairs"),
+        (
+            "scored_pairs",
+            SCORES.replace("\t1\n", "\t4.2\n"),
+            "row 3: score '4.2' is not a number from 0 to 1; set config.task.highest_score",
+        ),
+        ("scored_pairs", SCORES.replace("\t0\n", "\t-1\n"), "row 4: score '-1' is not a number"),
+        ("labeled_pairs", LABELS.replace("\tyes", "\t"), "row 2: no label in column 'label'"),
+        ("labeled_pairs", LABELS.splitlines()[0] + "\n", "no examples"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read(path, name)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("rte", {"task__passage_prompt": "p: "}, "task.passage_prompt=p:  has no effect for rte"),
+        ("scored_pairs", {"task__directions": "both"}, "config.task.directions=both has no effect"),
+        ("rte", {"task__pooling": "max"}, "config.task.pooling=max has no effect without"),
+        ("sentence_pairs", {"task__layers": "-1"}, "config.task.layers=-1 freezes the encoder"),
+        ("sentence_pairs", {"task__teacher": "x"}, "teacher"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(
+    tmp_path: Path, name: str, changes: dict, message: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        check_task(task_config(tmp_path, task__name=name, **changes))
+    assert message in str(raised.value)
+
+
+def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config\.task\.pooling='first'"):
+        task_config(tmp_path, task__name="sentence_pairs", task__pooling="first")
+
+
+def open_batches(config: Config) -> None:
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    config = data.configured(config)
+    data.phase(config, config.phases[0], make_mesh(config.mesh, jax.devices()[:1]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["dal\tbel", "fim\tgan", "bal\tgal"], "row {}: the last batch of an epoch of 3 pairs has"),
+        (["dal\tbel", "fim\tbel"], "row {}: its batch of 2 pairs repeats one text"),
+        (["dal\tbel", "dal\tfim"], "row {}: its batch of 2 pairs repeats one text"),
+        (["dal\tbel"], "row 2: it is the only pair, so that no pair has a negative; give more"),
+    ],
+)
+def test_a_batch_without_a_negative_is_refused(
+    tmp_path: Path, rows: list[str], message: str
+) -> None:
+    folder = write_pairs(tmp_path)
+    for name, lines in (("train", rows), ("dev", ["dal\tbel", "fim\tgan"])):
+        (folder / f"{name}.tsv").write_text("\n".join(["anchor\tpositive", *lines]) + "\n")
+    size = {"phases[0].batch_size": 2, "task.data": str(folder), "task.name": "sentence_pairs"}
+    config = task_config(folder).replace(size)
+    with pytest.raises(UserError) as raised:
+        open_batches(config)
+    told = str(raised.value)
+    found = [message.format(row) in told for row in range(2, 2 + len(rows))]
+    assert any(found), told
+    (folder / "train.tsv").write_text(
+        "\n".join(["anchor\tpositive\tnegative", *(f"{row}\tdor" for row in rows)]) + "\n"
+    )
+    open_batches(config)  # a hard negative is enough
+
+
+@pytest.mark.parametrize("dimensions", ["32", "16,16", "0", "16,x"])
+def test_widths_that_are_none_are_refused(tmp_path: Path, dimensions: str) -> None:
+    config = pairs_config(write_pairs(tmp_path), "sentence_pairs", task__dimensions=dimensions)
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    with pytest.raises(UserError, match=f"config.task.dimensions={dimensions}; give different"):
+        data.configured(config)
+
+
+def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:
+    """The third positive is nearer to the first anchor, the second one's is the same text."""
+    texts = np.array([[1, 2], [3, 2], [4, 5]])
+    angles = np.array([[0.0, 0.5], [0.1, 0.5], [0.2, 0.3]])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], -1)
+    found = sentence_metrics.ranked(texts, vectors)
+    assert [one.rank for one in found] == [2, 2, 1]
+    assert found[0] == pytest.approx(np.cos(0.5))
+    measured = sentence_metrics.measure_ranks(found)
+    assert measured == {"accuracy": pytest.approx(1 / 3), "mrr": pytest.approx(2 / 3)}
+    alone = sentence_metrics.measure_ranks(sentence_metrics.ranked(texts[:1], vectors[:1]))
+    assert alone == {"accuracy": None, "mrr": None}
+    same = np.ones_like(vectors)  # of a model that says nothing
+    assert [one.rank for one in sentence_metrics.ranked(texts, same)] == [2, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_run_writes_a_folder_with_its_vectors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pairs(tmp_path / "task")
+    prompts = {"task__query_prompt": "dal ", "task__passage_prompt": "bel "}
+    config = pairs_config(
+        folder, "sentence_pairs", mesh__data=-1, task__epochs=0.3, task__pooling="max", **prompts
+    )
+    finetune(config, tmp_path / "run")
+    assert "held-out: loss" in capsys.readouterr().out
+    bert_jax.export(tmp_path / "run", tmp_path / "out")
+    about = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
+    assert about["prompts"] == {"query": "dal ", "passage": "bel "}
+    assert about["default_prompt_name"] is None
+    limit = json.loads((tmp_path / "out/sentence_bert_config.json").read_text())
+    assert limit == {"max_seq_length": 32, "do_lower_case": False}
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["BertModel"]
+    assert "with max pooling, normalization, trained" in (tmp_path / "out/README.md").read_text()
+    read_run = read_model(str(tmp_path / "run"))
+    kind = KINDS["sentence_pairs"]
+    examples = kind.read_new(config.task, str(folder / "pairs.tsv"), "test")
+    predictor = Predictor(read_run.config, read_run.params, read_run.tokenizer)
+    _, wanted = predictor.outputs(config.task, examples, length=32)
+    model = bert_jax.load(tmp_path / "out")
+    for number, prompt in enumerate(prompts.values()):
+        found = model.encode([f"{prompt}{one.texts[number]}" for one in examples.examples])
+        theirs = np.stack([one[number] for one in wanted])
+        np.testing.assert_allclose(found, theirs, atol=1e-5)
+    out = tmp_path / "predictions.tsv"
+    source = folder / "pairs.tsv"
+    words = ["predict", f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={out}"]
+    assert cli.main(words) == 0
+    assert len(out.read_text().splitlines()) == 1 + TRAIN
+    words = ["evaluate", f"--workdir={tmp_path / 'run'}", f"--per_example={tmp_path / 'x.npz'}"]
+    assert cli.main(words) == 1
+    assert "compares examples, so that none has a loss of its own" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_head_of_labels_stays_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pairs(tmp_path / "task")
+    config = pairs_config(
+        folder, "labeled_pairs", mesh__data=-1, task__epochs=0.3, task__query_prompt="dal "
+    )
+    finetune(config, tmp_path / "run")
+    bert_jax.export(tmp_path / "run", tmp_path / "out")
+    assert "left out: pair-classification head, which only" in capsys.readouterr().out
+    about = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
+    assert about["default_prompt_name"] == "query"
+    assert bert_jax.load(tmp_path / "out").encode(["bel"]).shape == (1, 32)
+    out = tmp_path / "predictions.tsv"
+    words = ["predict", f"--model={tmp_path / 'run'}", f"--input={folder / 'train.tsv'}"]
+    assert cli.main([*words, f"--out={out}"]) == 0
+    assert out.read_text().splitlines()[0] == "index\tprediction\tprobability"
