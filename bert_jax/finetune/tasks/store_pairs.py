@@ -82,7 +82,7 @@ def _pairs(
 
     def text(sentence: int) -> str:
         end = int(ends[sentence])
-        return tokenizer.decode(split.tokens[end - int(lengths[sentence]) : end])
+        return tokenizer.decode(split.tokens[end - int(lengths[sentence]) : end].tolist())
 
     examples = [
         Example(str(number), (text(row), text(row + after)), None, row + 1)
