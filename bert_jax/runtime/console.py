@@ -51,8 +51,12 @@ _DISPLAYS: list[_Display] = []  # that are shown
 _WIDEST = 100_000  # columns of a terminal that no table fills
 
 
-def progress(what: str, total: int, output: Console = console) -> rich.progress.Progress:
-    """Returns a bar with rate and time left for `total` items; hidden unless on a terminal."""
+def progress(what: str, total: int, output: Console | None = None) -> rich.progress.Progress:
+    """Returns a bar with rate and time left for `total` items; hidden unless on a terminal.
+
+    output: where it is shown; by default the console of this module.
+    """
+    output = output or console
     bar = _Display(
         rich.progress.TextColumn("{task.description} {task.completed}/{task.total}"),
         rich.progress.BarColumn(bar_width=None),
