@@ -14,8 +14,11 @@ from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
 from bert_jax.api.search import top_rows
+from bert_jax.checkpoint.manager import load_params
+from bert_jax.config.recorded import config_of, model_of
+from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
-from bert_jax.convert.sources import read_checkpoint
+from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.baselines import share_of_words
 from bert_jax.finetune.tasks.metrics import measure
@@ -33,6 +36,7 @@ from bert_jax.metrics.retrieval import (
     recall_at,
     reciprocal_rank_at,
 )
+from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.runtime.console import progress
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -130,8 +134,8 @@ def evaluate_retrieval(
 
 
 def load_model(source: str) -> Model:
-    """Loads the model in a folder, or the checkpoint of a run, whose vectors are the mean of its
-    token states.
+    """Loads the model in a folder, or the checkpoint of a run, whose vectors are those that it
+    trained, or the mean of its token states.
 
     Raises:
         UserError: there is none, or it is damaged.
@@ -141,10 +145,14 @@ def load_model(source: str) -> Model:
     run = Workdir.open(path)
     if not run.is_run():
         return load(source)
-    read = read_checkpoint(source, run, step)
-    groups = frozenset(weights.groups_in(read.params))
-    params = {name: tree for name, tree in read.params.items() if name in groups}
-    return Model(read.config, params, read.tokenizer, groups)
+    params, meta = load_params(run, step)
+    config, sentence = model_of(meta), encoder_of_run(config_of(meta))
+    left_out = ""
+    if sentence and isinstance(config, TaskModelConfig):  # its head is for training alone
+        left_out, config = config.head.name, without_head(config)
+    groups = frozenset(weights.groups_in(params)) - {left_out}
+    params = {name: tree for name, tree in params.items() if name in groups}
+    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence)
 
 
 def _distinct(model: str, beside: Sequence[str]) -> list[str]:

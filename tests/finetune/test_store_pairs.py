@@ -4,11 +4,13 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from corpus import small_config, small_store
 from small_task import task_config
 
 import bert_jax
+from bert_jax.api.vector_evaluation import load_model
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
@@ -84,6 +86,8 @@ def test_a_model_learns_from_dropout_and_is_exported(store: TokenStore, tmp_path
     run_export(tmp_path / "vectors", tmp_path / "folder")
     (vector,) = bert_jax.load(tmp_path / "folder").encode(["w1 w2 w3"])
     assert vector @ vector == pytest.approx(1, abs=1e-5)
+    (of_run,) = load_model(f"{tmp_path}/vectors").encode(["w1 w2 w3"])  # as evaluate reads it
+    np.testing.assert_allclose(of_run, vector, atol=1e-5)
 
 
 @pytest.mark.parametrize(
