@@ -1,8 +1,7 @@
 """`bert-jax evaluate --model`: what the vectors of a model are worth, on pairs of texts with scores
 and in a search; beside a baseline by words, and beside other models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ from etils import epath
 
 from bert_jax.ablation.intervals import ALPHA, Interval, student_t
 from bert_jax.api import bm25
+from bert_jax.api.corpus_search import watched
 from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
@@ -37,7 +37,6 @@ from bert_jax.metrics.retrieval import (
     reciprocal_rank_at,
 )
 from bert_jax.publish.sentence_files import encoder_of_run
-from bert_jax.runtime.console import progress
 from bert_jax.workdir.layout import Workdir, split_step
 
 _FOUND: Final = 10  # documents of a query
@@ -115,7 +114,7 @@ def evaluate_retrieval(
     k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
     found = {one: _search(load_model(one), one, data, k) for one in _distinct(model, beside)}
     if bm25.is_installed():
-        with _bar("BM25: queries", len(data.queries)) as done:
+        with watched("BM25: queries", len(data.queries)) as done:
             found["BM25"] = bm25.find(data.queries, data.documents, k, done)
     else:
         notes.append(bm25.NOT_INSTALLED)
@@ -180,7 +179,7 @@ def _search(model: Model, name: str, data: Retrieval, k: int) -> np.ndarray:
     documents = _encode(model, name, data.documents, _DOCUMENT)
     queries = _encode(model, name, data.queries, _QUERY)
     named = model.sentence.similarity if model.sentence else None
-    with _bar(f"{name}: documents compared", len(documents)) as done:
+    with watched(f"{name}: documents compared", len(documents)) as done:
         _, rows = top_rows(queries, documents, k, cosine=named != "dot", done=done)
     return rows
 
@@ -194,20 +193,12 @@ def _encode(model: Model, name: str, texts: Sequence[str], prompts: Sequence[str
     known = model.sentence.prompts if model.sentence else {}
     prompt = next((one for one in prompts if one in known), None)
     blocks = []
-    with _bar(f"{name}: texts", len(texts)) as done:
+    with watched(f"{name}: texts", len(texts)) as done:
         for start in range(0, len(texts), _BLOCK):
             block = texts[start : start + _BLOCK]
             blocks.append(model.encode(block, prompt_name=prompt))
             done(start + len(block))
     return np.concatenate(blocks)
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the number that is done."""
-    with progress(what, total) as bar:
-        (task,) = bar.tasks
-        yield lambda done: bar.update(task.id, completed=done)
 
 
 def _without(own: Sequence[int], ranking: np.ndarray) -> np.ndarray:

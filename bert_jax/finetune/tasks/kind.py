@@ -12,6 +12,7 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.objectives.known_objectives import OBJECTIVES
@@ -117,11 +118,13 @@ class TaskKind(abc.ABC):
         """Returns the prediction for each example, from the logits of all that was prepared: of
         each example or window, or of each of its tokens or sequences."""
 
-    @abc.abstractmethod
     def compute_metrics(
         self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
     ) -> Measured:
-        """Returns the metrics of predictions for labelled examples."""
+        """Returns the metrics of predictions for labelled examples; here `metrics.measure` of the
+        names that `metrics` returns."""
+        names = self.metrics(task, examples.labels)
+        return metrics.measure(names, self.labels(examples), predictions, examples.parts)
 
     @abc.abstractmethod
     def baselines(

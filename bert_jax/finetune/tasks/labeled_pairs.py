@@ -10,10 +10,10 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config.task_settings import TaskConfig
-from bert_jax.finetune.tasks import leaderboard, metrics
+from bert_jax.finetune.tasks import leaderboard
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
+from bert_jax.finetune.tasks.kind import Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.sentence_task import SentenceTask
@@ -61,12 +61,6 @@ class LabeledPairs(SentenceTask):
     ) -> list[PredictedClass]:
         """By the whole vectors, the first of the widths."""
         return [PredictedClass.of(values[0]) for values in logits]
-
-    def compute_metrics(
-        self, task: TaskConfig, examples: Examples, predictions: Sequence[int]
-    ) -> Measured:
-        names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), predictions)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples

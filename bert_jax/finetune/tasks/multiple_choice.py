@@ -14,14 +14,13 @@ import numpy as np
 
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
-from bert_jax.finetune.tasks import leaderboard, metrics, table
+from bert_jax.finetune.tasks import leaderboard, table
 from bert_jax.finetune.tasks.baselines import choice_by_words, majority, most_shared_words
 from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import (
     Arrays,
     Logits,
-    Measured,
     Prepared,
     TaskContext,
     TaskKind,
@@ -140,12 +139,6 @@ class MultipleChoiceTask(TaskKind):
     def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
         """Returns "logits", float32 [E, C], of the choices of each example."""
         return {"logits": np.stack([scores[:, 0] for scores in logits])}
-
-    def compute_metrics(
-        self, task: TaskConfig, examples: Examples, predictions: Sequence[int]
-    ) -> Measured:
-        names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), predictions)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples

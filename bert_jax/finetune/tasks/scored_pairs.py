@@ -12,9 +12,9 @@ from etils import epath
 
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks import leaderboard, metrics, sentence_metrics
+from bert_jax.finetune.tasks import leaderboard, sentence_metrics
 from bert_jax.finetune.tasks.baselines import word_vectors
-from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
+from bert_jax.finetune.tasks.kind import Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import score_of
 from bert_jax.finetune.tasks.sentence_task import SentenceTask
@@ -56,12 +56,6 @@ class ScoredPairs(SentenceTask):
         self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[float]:
         return sentence_metrics.cosines(np.stack(logits)).tolist() if len(logits) else []
-
-    def compute_metrics(
-        self, task: TaskConfig, examples: Examples, predictions: Sequence[float]
-    ) -> Measured:
-        names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), predictions)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples

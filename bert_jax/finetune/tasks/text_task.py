@@ -11,13 +11,12 @@ import numpy as np
 
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks import glue, leaderboard, metrics, table
+from bert_jax.finetune.tasks import glue, leaderboard, table
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import (
     Arrays,
     Logits,
-    Measured,
     Prepared,
     TaskContext,
     TaskKind,
@@ -125,12 +124,6 @@ class TextTask(TaskKind):
     def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
         """Returns "logits", float32 [E, C]."""
         return {"logits": np.stack(logits)}
-
-    def compute_metrics(
-        self, task: TaskConfig, examples: Examples, predictions: Sequence[Any]
-    ) -> Measured:
-        names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), predictions, examples.parts)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
