@@ -254,7 +254,7 @@ def test_dropout_is_the_same_on_every_mesh(mesh: dict) -> None:
 def test_micro_batches_drop_different_things(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of equal rows one by one: were the masks equal too, two would give the loss of four."""
     model = {"hidden_dropout_prob": 0.3, "num_hidden_layers": 1}
-    monkeypatch.setitem(globals(), "rows_of", equal_rows)
+    monkeypatch.setattr("split_steps.rows_of", equal_rows)
     two, four = (
         train(small(model=model, phase={"batch_size": n, "micro_batches": n}), steps=1).losses
         for n in (2, 4)
