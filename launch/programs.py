@@ -19,6 +19,7 @@ _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
     "sbatch": "run this on a login node of the cluster",
+    "sky": "pip install 'skypilot[gcp]>=0.14', in an environment of its own",
 }
 
 
