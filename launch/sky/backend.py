@@ -64,7 +64,7 @@ class Sky:
         secrets = (
             Check(f"secret {name}", functools.partial(_secret, name)) for name, _ in job.env_from
         )
-        return [Check("sky", _check_version), *secrets]
+        return [Check("sky", check_sky), *secrets]
 
     def render(self, job: Job) -> Rendering:
         file, archive = f"{job.name}.yaml", f"{job.bundle.name}.tar"
@@ -132,7 +132,8 @@ class Sky:
         say(f"{job.folder}: removed")
 
 
-def _check_version() -> str:
+def check_sky() -> str:
+    """Returns the version of SkyPilot; CheckFailedError if it is too old."""
     printed = programs.call(["sky", "--version"]).strip()
     if tuple(map(int, re.findall(r"\d+", printed)[:2])) < _VERSION:
         least = ".".join(map(str, _VERSION))

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
 SCHEMAS = Path(os.environ.get("BERT_JAX_SKY", ""), "sky", "utils", "schemas.py")
 
