@@ -1,4 +1,4 @@
-"""What this machine has, and what would fail in a run or a launch: one table of checks.
+"""Checks what this machine has, and what would fail in a run or a launch: one table.
 
 Devices are asked in a process of its own, which ends if a device or a server does not answer, and
 takes no memory of a GPU that others use.
@@ -66,7 +66,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a check found, or what to do. state: OK, NOTE, or FAILED: a run would fail."""
+    """The result of a check: its line says what it found, or what to do. state: OK, NOTE, or FAILED: a run would fail."""
 
     check: str
     state: str

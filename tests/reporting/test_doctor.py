@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo
 
 from bert_jax import cli
+from bert_jax.ops.attention import cudnn
 from bert_jax.reporting import doctor
 from bert_jax.runtime import compile_cache
 
@@ -111,6 +113,15 @@ def test_cudnn_is_named_or_what_lacks_it(machine: Path, monkeypatch: pytest.Monk
     with_devices(monkeypatch, {**GPU, "no_cudnn": "cuDNN is not detected."})
     state, line = examined("cuDNN")["cuDNN"]
     assert (state, line.partition(";")[0]) == ("note", "cuDNN is not detected.")
+
+
+def test_cudnns_version_is_the_one_that_jax_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = SimpleNamespace(cudnn_get_version=lambda: 91_203)
+    monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", installed)
+    assert cudnn.version() == "9.12.3"
+    monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", None)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        cudnn.version()
 
 
 @pytest.mark.parametrize(
