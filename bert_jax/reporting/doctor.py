@@ -66,7 +66,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a check: its line says what it found, or what to do. state: OK, NOTE, or FAILED: a run would fail."""
+    """The result of a check: its line says what it found, or what to do.
+
+    state: OK, NOTE, or FAILED: a run would fail.
+    """
 
     check: str
     state: str
