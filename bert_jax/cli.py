@@ -16,6 +16,7 @@ from bert_jax.commands import (
     convert,
     data,
     demo,
+    doctor,
     embed,
     evaluate,
     fill,
@@ -36,7 +37,7 @@ from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 # In the order of `bert-jax --help`.
 _MODULES = (
     demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, search, compile,
-    launch, ablate,
+    launch, ablate, doctor,
 )  # fmt: skip
 COMMANDS: dict[str, Command] = {
     name: command for module in _MODULES for name, command in module.COMMANDS.items()

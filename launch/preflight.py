@@ -31,14 +31,23 @@ class Check:
     probe: Callable[[], str]
 
 
+def outcome(check: Check) -> tuple[bool, str]:
+    """Returns whether a check holds, and what it found or what to do."""
+    try:
+        return True, check.probe()
+    except (CheckFailedError, UserError) as error:
+        return False, str(error)
+
+
 def run_checks(checks: Iterable[Check], say: Callable[[str], None]) -> None:
     """Runs all checks and says what each found; raises UserError if any failed."""
     failures = {}
     for check in checks:
-        try:
-            say(f"{check.name}: {check.probe()}")
-        except (CheckFailedError, UserError) as error:
-            failures[check.name] = str(error)
+        holds, line = outcome(check)
+        if holds:
+            say(f"{check.name}: {line}")
+        else:
+            failures[check.name] = line
     if len(failures) == 1:
         ((name, line),) = failures.items()
         raise UserError(f"{name}: {line}")

@@ -1,12 +1,13 @@
 """Calls gcloud, kubectl and the commands of Slurm, which users have and are logged in to."""
 
 import contextlib
+import contextvars
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,11 +15,14 @@ from bert_jax.errors import UserError
 from bert_jax.launch.output import say
 
 _Answer = TypeVar("_Answer")
+# Seconds that every program gets at most, while `answering_within` lasts.
+_most: contextvars.ContextVar[float | None] = contextvars.ContextVar("most", default=None)
 _LIMIT = 300.0  # seconds in which a program answers; one that hangs would hang the launcher
 _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
     "sbatch": "run this on a login node of the cluster",
+    "sky": "pip install 'skypilot[gcp]>=0.14', in an environment of its own",
 }
 
 
@@ -48,6 +52,8 @@ def call(
         ProgramError: its exit code is not 0, or it did not end in time.
         UserError: it is not installed.
     """
+    most = _most.get()
+    limit = min((one for one in (limit, most) if one is not None), default=None)
     try:
         process = subprocess.Popen(
             list(words), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -68,6 +74,16 @@ def call(
     if process.returncode != 0:
         raise ProgramError(words, process.returncode, errors)
     return printed
+
+
+@contextlib.contextmanager
+def answering_within(seconds: float) -> Iterator[None]:
+    """Gives every program that is called no more seconds than these."""
+    token = _most.set(seconds)
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 def change(

@@ -52,6 +52,12 @@ _BACKENDS = {
         "/shared",
         " --workdir=/shared/b1",
     ),
+    "sky": _Help(
+        "rented machines, by SkyPilot",
+        "--accelerators=H100:8 --use_spot",
+        "gs://x",
+        " --workdir=gs://x/b1",
+    ),
 }
 _DEFINE: dict[object, Callable[..., object]] = {
     bool: flags.DEFINE_bool,

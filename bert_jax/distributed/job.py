@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
@@ -23,14 +22,11 @@ from bert_jax.hardware.slices import Slice
 from bert_jax.runtime import compile_cache, console, streams
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
-from bert_jax.storage.cache_dir import cache_dir
+from bert_jax.storage.cache_dir import check_room
 from bert_jax.storage.host_name import host_name
 
 # Matches JAX's error message if the connection between processes failed.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
-# Bytes for compiled programs, the plans of an epoch and temporary files. A copy of the store, and
-# what an agent installs, are checked with their own sizes.
-_NEEDED = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,15 +118,10 @@ def check_disk(peers: ProcessGroup) -> None:
     One process runs on without caches; in a job of many hosts one of them would delay all others at
     each start, and its log or a copy of the store may be what fails, hours later.
     """
-    folder = cache_dir()
-    disk = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(disk).free
-    if free < _NEEDED:
-        raise UserError(
-            f"{peers.name(peers.process_id)}: {folder}: {free / 1e9:.1f} GB free, "
-            f"{_NEEDED / 1e9:.1f} needed for compiled programs and plans; free some space there, "
-            "or set BERT_JAX_CACHE to a folder on another disk"
-        )
+    try:
+        check_room()
+    except UserError as error:
+        raise UserError(f"{peers.name(peers.process_id)}: {error}") from None
 
 
 def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: str) -> NoReturn:

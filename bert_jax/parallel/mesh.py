@@ -21,7 +21,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         UserError: JAX finds no devices, the product of the axes is not their number, or the mesh
             does not fit the topology.
     """
-    devices = _devices() if devices is None else devices
+    devices = find_devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     shape = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
     known = math.prod(s for s in sizes if s != -1)
@@ -55,7 +55,8 @@ def axis_size(mesh: Mesh | AbstractMesh, entry: Any) -> int:
     return math.prod(mesh.shape[name] for name in names)
 
 
-def _devices() -> list[jax.Device]:
+def find_devices() -> list[jax.Device]:
+    """Returns JAX's devices; UserError if it finds none for JAX_PLATFORMS."""
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where a plugin is not installed

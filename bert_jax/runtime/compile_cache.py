@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.errors import UserError
 from bert_jax.runtime.log import logger
 from bert_jax.storage.cache_dir import cache_dir
 from bert_jax.storage.digested_files import DigestedFiles, own_folder
@@ -49,13 +50,37 @@ def use() -> None:
     settings = jax.config.values
     if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return
-    root = cache_dir() / "compiled"
     try:
-        folder = own_folder(root, _processor())
+        _cache_in(_folder())
     except OSError as error:
-        _warn(root, error.strerror or str(error))
-        return
-    _cache_in(folder)
+        _warn(_root(), error.strerror or str(error))
+
+
+def describe() -> str:
+    """Returns a line on the cache: where it is, what is in it.
+
+    Raises:
+        UserError: the folder cannot be used.
+    """
+    settings = jax.config.values
+    if not settings["jax_enable_compilation_cache"]:
+        return f"off by JAX's settings: {_OFF}"
+    if named := settings["jax_compilation_cache_dir"]:
+        return f"{named}, by JAX's settings"
+    try:
+        files = [path.stat().st_size for path in _folder().iterdir()]
+    except OSError as error:
+        raise UserError(f"{_root()}: {_OFF} ({error.strerror or error}); make it yours") from None
+    return f"{_root()}: {len(files)} programs of this processor, {sum(files) / 1e9:.2f} GB"
+
+
+def _root() -> Path:
+    return cache_dir() / "compiled"
+
+
+def _folder() -> Path:
+    """Returns the folder of this machine's programs; raises the errors of `own_folder`."""
+    return own_folder(_root(), _processor())
 
 
 def _warn(folder: Path, reason: str) -> None:

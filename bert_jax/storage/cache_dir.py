@@ -1,9 +1,14 @@
 """The local folder for caches: files that can be recreated."""
 
 import os
+import shutil
 from pathlib import Path
 
 from bert_jax.errors import UserError
+
+# Bytes for compiled programs, the plans of an epoch and temporary files. A copy of the store, and
+# what an agent installs, are checked with their own sizes.
+_NEEDED = 2**30
 
 
 def cache_dir() -> Path:
@@ -22,3 +27,16 @@ def cache_dir() -> Path:
         raise UserError(
             "no home folder for plans and compiled programs; set BERT_JAX_CACHE to a folder"
         ) from None
+
+
+def check_room() -> str:
+    """Returns a line on the disk of the caches; UserError if it is nearly full."""
+    folder = cache_dir()
+    disk = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(disk).free
+    if free < _NEEDED:
+        raise UserError(
+            f"{folder}: {free / 1e9:.1f} GB free, {_NEEDED / 1e9:.1f} needed for compiled programs "
+            "and plans; free some space there, or set BERT_JAX_CACHE to a folder on another disk"
+        )
+    return f"{folder}: {free / 1e9:.1f} GB free"

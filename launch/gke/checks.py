@@ -24,7 +24,7 @@ def gke_checks(
         return Check(name, functools.partial(probe, kubectl, *values))
 
     found = [
-        check("kubectl", _version),
+        check("kubectl", check_kubectl),
         check("manifest", _manifest, rendering),
         check("nodes", _nodes, labels, job.topology.hosts if job.topology else 1),
     ]
@@ -32,7 +32,8 @@ def gke_checks(
     return [*found, check("queue", _queue, queue)] if queue else found
 
 
-def _version(kubectl: Kubectl) -> str:
+def check_kubectl(kubectl: Kubectl) -> str:
+    """Returns the versions of kubectl and of its cluster; CheckFailedError if it is too old."""
     printed = json.loads(kubectl.read("version", "--output=json"))  # asks the server, too
     version = printed["clientVersion"]["gitVersion"]
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _KUBECTL:

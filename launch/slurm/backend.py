@@ -105,7 +105,7 @@ class Slurm:
 
     def checks(self, job: Job) -> Sequence[Check]:
         return [
-            Check("slurm", _check_version),
+            Check("slurm", check_sbatch),
             Check("variables", check_variables),
             Check("sbatch", functools.partial(self._check_options, job)),
             *(private_file(f"secret {name}", path) for name, path in job.env_from),
@@ -269,7 +269,8 @@ def _watch(job: JobId, number: str, log: LogFile) -> int:
     return code
 
 
-def _check_version() -> str:
+def check_sbatch() -> str:
+    """Returns the version of Slurm; CheckFailedError if it is too old."""
     printed = programs.call(["sbatch", "--version"]).strip()
     numbers = tuple(map(int, re.findall(r"\d+", printed)[:2]))
     if numbers < _VERSION:

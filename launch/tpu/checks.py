@@ -26,8 +26,8 @@ def tpu_checks(
     """
     project = [flag for flag in place if flag.startswith("--project=")]
     return [
-        Check("gcloud", _gcloud),
-        Check("login", _login),
+        Check("gcloud", check_gcloud),
+        Check("login", check_login),
         Check("zone", partial(_zone, zone, kind, project)),
         Check("name", partial(_name, job.name, api)),
         Check("region", partial(_region, job.workdir, zone)),
@@ -35,7 +35,8 @@ def tpu_checks(
     ]
 
 
-def _gcloud() -> str:
+def check_gcloud() -> str:
+    """Returns the version of gcloud; CheckFailedError if it is too old."""
     version = json.loads(programs.call(["gcloud", "version", "--format=json"]))["Google Cloud SDK"]
     if int(version.split(".")[0]) < _OLDEST:
         remedy = f"needs {_OLDEST}: gcloud components update"
@@ -43,7 +44,8 @@ def _gcloud() -> str:
     return f"gcloud {version}"
 
 
-def _login() -> str:
+def check_login() -> str:
+    """Returns the account that gcloud is logged in to; CheckFailedError if it is not."""
     try:
         programs.call(["gcloud", "auth", "print-access-token", "--quiet"])
     except ProgramError:

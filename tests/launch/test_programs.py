@@ -81,14 +81,14 @@ def test_a_slurm_job_that_ends_while_it_is_stopped_has_ended(monkeypatch, tmp_pa
 def test_a_slurm_that_is_too_old_is_one_line(monkeypatch):
     monkeypatch.setattr(programs, "call", lambda words: "slurm 19.05.8\n")
     with pytest.raises(CheckFailedError, match=r"^slurm 19\.05\.8 is too old; ask for 20\.11 or"):
-        slurm._check_version()
+        slurm.check_sbatch()
 
 
 def test_a_kubectl_that_is_too_old_is_one_line(monkeypatch):
     version = {"clientVersion": {"gitVersion": "v1.20.2"}, "serverVersion": {"gitVersion": "v1.34"}}
     monkeypatch.setattr(Kubectl, "read", lambda self, *words: json.dumps(version))
     with pytest.raises(CheckFailedError, match=r"^kubectl v1\.20\.2 is too old; install 1\.27 or"):
-        gke_checks._version(Kubectl())
+        gke_checks.check_kubectl(Kubectl())
 
 
 @pytest.mark.processes

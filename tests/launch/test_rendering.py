@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_jobs import AWKWARD, BUNDLE, IMAGE, golden, job
+from launch_jobs import AWKWARD, BUNDLE, IMAGE, golden, job, rented
 
 from bert_jax.launch.bundle import make
 from bert_jax.launch.gke.backend import Gke
 from bert_jax.launch.job import Backend, Job
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.sky.backend import Sky
 from bert_jax.launch.slurm.backend import Slurm
 from bert_jax.launch.tpu.backend import Tpu
 
@@ -42,6 +43,14 @@ CASES: dict[str, tuple[Backend, Job]] = {
             coarse_restarts=True,
         ),
         job("v4-16", **ONE, env_from=(("HF_TOKEN", "hf/token"),)),
+    ),
+    "sky": (Sky(accelerators="H100:8"), rented()),
+    "sky_options": (
+        Sky(accelerators="tpu-v6e-8", use_spot=True, infra="gcp/us-east5"),
+        rented(
+            **ONE, env_from=(("HF_TOKEN", "HF_TOKEN"),),
+            bundle=dataclasses.replace(BUNDLE, has_code=False, config="config/mine.py"),
+        ),
     ),
     "tpu_v5e-16_spot": (Tpu(zone="us-west4-a", spot=True), job("v5e-16")),
     "tpu_v2-8": (Tpu(zone="us-central1-f", project="p"), job("v2-8")),

@@ -30,7 +30,8 @@ ROOMS = (
     "data_pipeline/sources", "data_pipeline/store_build", "data_pipeline/pairing",
     "data_pipeline/masking", "data_pipeline/plan", "data_pipeline", "data_pipeline/analysis",
     "data_pipeline/export",
-    "launch", "launch/local", "launch/gke", "launch/slurm", "launch/tpu", "launch/tpu/agent",
+    "launch", "launch/local", "launch/gke", "launch/sky", "launch/slurm", "launch/tpu",
+    "launch/tpu/agent",
     "bert_jax/config", "configs", "configs/ablations", "bert_jax/runtime", "bert_jax/parallel",
     "bert_jax/distributed", "bert_jax/ops", "bert_jax/ops/attention", "bert_jax/model",
     "bert_jax/objectives", "bert_jax/metrics", "bert_jax/workdir", "bert_jax/checkpoint",
@@ -44,7 +45,7 @@ ROOMS = (
 # Rooms, with all that is in them, that know nothing of one another.
 SIBLINGS = (
     ("data_pipeline", "launch"),
-    ("launch/local", "launch/gke", "launch/slurm", "launch/tpu"),
+    ("launch/local", "launch/gke", "launch/sky", "launch/slurm", "launch/tpu"),
 )
 MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 

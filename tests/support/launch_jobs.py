@@ -31,6 +31,13 @@ def job(topology: str | None = None, **changes: Any) -> Job:
     return Job(**values | changes)
 
 
+def rented(**changes: Any) -> Job:
+    """A job on machines that share nothing but a bucket, with code that travels."""
+    workdir = "gs://bucket/b1"
+    command = ("pretrain", "--config=wiki_books_base", f"--workdir={workdir}")
+    return job(**{"workdir": workdir, "command": command} | changes)
+
+
 def golden(backend: Backend, of: Job) -> str:
     """Commands and files as `--dry_run` prints them, with any machine's Python."""
     text = backend.render(of).text().replace(sys.executable, "PYTHON") + "\n"

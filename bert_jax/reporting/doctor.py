@@ -1,0 +1,263 @@
+"""Checks what this machine has, and what would fail in a run or a launch: one table.
+
+Devices are asked in a process of its own, which ends if a device or a server does not answer, and
+takes no memory of a GPU that others use.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.requirements import Requirement
+
+from bert_jax.data_pipeline.store.manifest import read_manifest
+from bert_jax.errors import UserError
+from bert_jax.launch import programs
+from bert_jax.launch.gke.checks import check_kubectl
+from bert_jax.launch.gke.kubectl import Kubectl
+from bert_jax.launch.preflight import Check, CheckFailedError, folder_check, outcome, store_check
+from bert_jax.launch.sky.backend import check_sky
+from bert_jax.launch.slurm.backend import check_sbatch
+from bert_jax.launch.tpu.checks import check_gcloud, check_login
+from bert_jax.runtime import compile_cache
+from bert_jax.storage.cache_dir import check_room
+from bert_jax.storage.remote import is_remote
+
+OK, NOTE, FAILED = "ok", "note", "failed"
+_ANSWER: Final = 10.0  # seconds that a program gets
+_START: Final = 120.0  # that JAX gets to find its devices
+_ASK: Final = """
+import json, os
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+from bert_jax.errors import UserError
+from bert_jax.ops.attention import cudnn
+from bert_jax.parallel.mesh import find_devices
+try:
+    devices = find_devices()
+    found = {"platform": devices[0].platform, "kinds": [one.device_kind for one in devices]}
+    if devices[0].platform == "gpu":
+        found["cudnn"] = cudnn.version()
+except UserError as error:
+    found = {"error": str(error)}
+except Exception as error:
+    found["no_cudnn"] = " ".join(str(error).split())[:200]
+print(json.dumps(found))
+"""
+# Oldest driver of each CUDA: "CUDA Compatibility", minor version compatibility.
+_DRIVERS: Final = {"cuda12": 525, "cuda13": 580}
+_CUDA: Final = tuple(f"jax-{name}-{part}" for name in _DRIVERS for part in ("plugin", "pjrt"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A check, and what needs it where no run fails without it."""
+
+    check: Check
+    needed_for: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The result of a check: its line says what it found, or what to do.
+
+    state: OK, NOTE, or FAILED: a run would fail.
+    """
+
+    check: str
+    state: str
+    line: str
+
+
+def rows(workdir: str | None = None, store: str | None = None) -> list[Row]:
+    """Returns the table.
+
+    Args:
+        workdir: of a run to be, which must be writable. store: which must be complete.
+    """
+    found = [
+        Row(Check("versions", _versions)),
+        Row(Check("driver", _driver)),
+        Row(Check("CUDA", _cuda), "GPUs, where the system has no CUDA of its own"),
+        Row(Check("devices", _devices)),
+        Row(Check("cuDNN", _cudnn), "attention by cuDNN; XLA's takes more memory"),
+        Row(Check("GPU memory", _preallocation)),
+        Row(Check("caches", check_room), "runs of several processes"),
+        Row(Check("compiled", compile_cache.describe), "starts that compile nothing"),
+        Row(_tool("gcloud", _gcloud), "launch tpu"),
+        Row(_tool("kubectl", lambda: check_kubectl(Kubectl())), "launch gke"),
+        Row(_tool("sbatch", check_sbatch), "launch slurm"),
+        Row(_tool("sky", check_sky), "launch sky"),
+    ]
+    if workdir:
+        found.append(Row(Check("workdir", lambda: _workdir(workdir))))
+    if store:
+        found.append(Row(store_check(store, read_manifest)))
+    return found
+
+
+def examine(table: Sequence[Row]) -> Iterator[Finding]:
+    """Runs the checks of a table; yields what each found."""
+    _ask.cache_clear()
+    with programs.answering_within(_START):
+        for row in table:
+            holds, line = outcome(row.check)
+            state = OK if holds else NOTE if row.needed_for else FAILED
+            if state == NOTE:
+                line = f"{line}; needed for {row.needed_for}"
+            yield Finding(row.check.name, state, " ".join(line.split()))
+
+
+def _tool(name: str, probe: Callable[[], str]) -> Check:
+    def check() -> str:
+        if shutil.which(name) is None:
+            raise UserError("not installed")
+        with programs.answering_within(_ANSWER):
+            return probe()
+
+    return Check(name, check)
+
+
+def _gcloud() -> str:
+    return f"{check_gcloud()}, {check_login()}"
+
+
+def _installed(name: str) -> str:
+    """Returns the version of a package, "" if it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return ""
+
+
+def _unmet(package: str, extra: str = "") -> list[str]:
+    """Returns what a package requires, also with an extra, that is not installed or is another
+    release."""
+    wrong = []
+    for text in importlib.metadata.requires(package) or []:
+        wanted = Requirement(text)
+        if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+            continue
+        if (has := _installed(wanted.name)) not in wanted.specifier or not has:
+            wrong.append(f"{wanted.name} {has or 'missing'}, not {wanted.specifier}")
+    return wrong
+
+
+def _versions() -> str:
+    """Checks the packages that JAX is made of against what each of them requires."""
+    jaxlib, names = _installed("jaxlib"), [name for name in _CUDA if _installed(name)]
+    wrong = _unmet("jax")
+    # JAX does not use a plugin of another release, and says so in a warning alone.
+    wrong += [f"{name} {_installed(name)}, not {jaxlib}" for name in names
+              if _installed(name) != jaxlib]  # fmt: skip
+    if libtpu := _installed("libtpu"):
+        names.append("libtpu")
+        wrong += [line for line in _unmet("jax", "tpu") if line.startswith(f"libtpu {libtpu}")]
+    if wrong:
+        remedy = "install bert-jax again with the extra of this machine, [cuda] or [tpu]"
+        raise CheckFailedError("; ".join(wrong), remedy)
+    shown = ("bert-jax", "jax", "jaxlib", *names)
+    return ", ".join(f"{name} {_installed(name)}" for name in shown)
+
+
+def _is_gpu_there() -> bool:
+    return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+
+
+def _driver() -> str:
+    """Checks that NVIDIA's driver answers and is new enough for JAX's CUDA."""
+    if not _is_gpu_there():
+        return "no NVIDIA GPU"
+    try:
+        words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        with programs.answering_within(_ANSWER):
+            gpus = [line.rsplit(", ", 1) for line in programs.call(words).strip().splitlines()]
+    except UserError as error:
+        raise CheckFailedError(str(error), "install NVIDIA's driver, or restart it") from None
+    if not gpus:
+        return "nvidia-smi lists no GPU"
+    version = gpus[0][-1]
+    for cuda, least in _DRIVERS.items():
+        if _installed(f"jax-{cuda}-plugin") and int(version.partition(".")[0]) < least:
+            line = f"{version} is too old for jax-{cuda}-plugin"
+            raise CheckFailedError(line, f"install a driver from {least} on")
+    return f"{version}, {len(gpus)} of {gpus[0][0]}"
+
+
+def _cuda() -> str:
+    """Checks CUDA's libraries from Python packages."""
+    plugins = [f"jax-{cuda}-plugin" for cuda in _DRIVERS if _installed(f"jax-{cuda}-plugin")]
+    if not plugins:
+        return "no CUDA plugin of JAX"
+    if wrong := [line for name in plugins for line in _unmet(name, "with-cuda")]:
+        raise CheckFailedError("; ".join(wrong), "pip install 'bert-jax[cuda]'")
+    path = os.environ.get("LD_LIBRARY_PATH")
+    if path and ("cuda" in path or "cudnn" in path):
+        line = f"LD_LIBRARY_PATH={path}: these libraries come before those of the packages"
+        raise CheckFailedError(line, "unset it if JAX cannot load one")
+    return f"libraries of {', '.join(plugins)}"
+
+
+@functools.cache
+def _ask() -> dict[str, Any]:
+    """Returns what JAX finds; UserError if it does not answer."""
+    printed = programs.call([sys.executable, "-c", _ASK])
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def _devices() -> str:
+    try:
+        found = _ask()
+    except UserError as error:
+        line = f"JAX finds no devices ({error})"
+        raise CheckFailedError(
+            line, "end other programs that use them, or unset JAX_PLATFORMS"
+        ) from None
+    if "error" in found:
+        raise UserError(found["error"])
+    kinds = found["kinds"]
+    line = f"{len(kinds)} of {kinds[0]} ({found['platform']})"
+    is_chosen = os.environ.get("JAX_PLATFORMS")
+    if found["platform"] == "cpu" and _is_gpu_there() and not is_chosen:
+        raise CheckFailedError(f"{line}, but there is a GPU", "pip install 'bert-jax[cuda]'")
+    return line
+
+
+def _cudnn() -> str:
+    found = _ask() if outcome(Check("devices", _devices))[0] else {}
+    if "no_cudnn" in found:
+        raise CheckFailedError(found["no_cudnn"], "pip install 'bert-jax[cuda]'")
+    return found.get("cudnn") or "no GPU"
+
+
+def _preallocation() -> str:
+    """Checks the variables by which JAX takes a GPU's memory."""
+    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    text = os.environ.get(name, "")
+    try:
+        fraction = float(text or 0.75)
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 1:
+        raise CheckFailedError(f"{name}={text}: not a part", "give one from .1 to .95, or unset it")
+    if os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() in ("false", "0"):
+        return "taken as it is needed (XLA_PYTHON_CLIENT_PREALLOCATE)"
+    more = "" if text else f"; for more, {name}=.95"
+    return f"JAX takes {fraction:.0%} of each GPU at its start{more}"
+
+
+def _workdir(folder: str) -> str:
+    """Checks a folder, or where it would be made."""
+    if is_remote(folder):
+        return folder_check("workdir", folder).probe()
+    path = Path(folder).absolute()
+    place = next(one for one in (path, *path.parents) if one.exists())
+    line = folder_check("workdir", str(place)).probe()
+    return f"{line}, {shutil.disk_usage(place).free / 1e9:.1f} GB free"

@@ -1,0 +1,147 @@
+"""Runs a job on rented machines with SkyPilot, as one of its managed jobs.
+
+SkyPilot finds machines, and makes new ones after a preemption or an exit code of 42 or 43; `node`
+on each of them counts these restarts in WORKDIR/launch/NAME, and ends the job.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from bert_jax.errors import UserError
+from bert_jax.launch import programs
+from bert_jax.launch.job import Job, JobId, Rendering, option
+from bert_jax.launch.output import say
+from bert_jax.launch.preflight import Check, CheckFailedError
+from bert_jax.launch.sky.node import State
+from bert_jax.launch.sky.queue import exit_code, find, get, name_of
+from bert_jax.launch.sky.task import task, tpu_hosts
+from bert_jax.storage.remote import open_path, put, storage_errors
+
+_POLL = 15.0  # seconds between two questions to SkyPilot
+_PATIENCE = 120.0  # seconds that a stopped job gets besides its grace, before it is cancelled
+_GRACE = 60.0  # seconds to save; `stop` does not know the --grace of the job
+_VERSION = (0, 14)  # of the schema that tests check the task with
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sky:
+    """Rented machines, by SkyPilot."""
+
+    needs_workdir: ClassVar[bool] = True
+    needs_bucket: ClassVar[bool] = True
+    needs_topology: ClassVar[bool] = False
+    has_image: ClassVar[bool] = False
+
+    accelerators: str = option("", "GPUs of each node, such as H100:8", required=True)
+    num_nodes: int = option(1, "number of nodes")
+    use_spot: bool = option(False, "rent spot machines")
+    infra: str = option("", "where, such as gcp/us-central1 (default: SkyPilot chooses)")
+
+    def check(self, job: Job) -> None:
+        flag = f"--accelerators={self.accelerators}"
+        if not re.fullmatch(r"[\w.-]+(:[1-9]\d*)?", self.accelerators):
+            raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
+        if self.num_nodes < 1:
+            raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
+        if (hosts := tpu_hosts(self.accelerators) * self.num_nodes) > 1:
+            other = "use bert-jax launch tpu run or bert-jax launch gke run"
+            raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
+        for name, reference in job.env_from:
+            if reference != name:
+                raise UserError(
+                    f"--env_from={name}={reference}: give {name}={name}: SkyPilot takes a secret "
+                    "from the variable of its name"
+                )
+
+    def checks(self, job: Job) -> Sequence[Check]:
+        secrets = (
+            Check(f"secret {name}", functools.partial(_secret, name)) for name, _ in job.env_from
+        )
+        return [Check("sky", check_sky), *secrets]
+
+    def render(self, job: Job) -> Rendering:
+        file, archive = f"{job.name}.yaml", f"{job.bundle.name}.tar"
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        secrets = (f"--secret={name}" for name, _ in job.env_from)
+        return Rendering(
+            files={
+                archive: job.bundle.archive,
+                file: task(job, name_of(job, job.digest(self)), **options),
+            },
+            commands=(("sky", "jobs", "launch", "--yes", "--detach-run", *secrets, file),),
+        )
+
+    def is_running(self, job: Job) -> bool:
+        found = find(job)
+        if found is None or found.is_over:
+            return False
+        if found.name != name_of(job, job.digest(self)):
+            stop = shlex.join(("stop", f"--name={job.name}", f"--workdir={job.workdir}"))
+            raise UserError(
+                f"--name={job.name}: SkyPilot job {found.number} runs another command, or with "
+                f"other flags; end it first: bert-jax launch sky {stop}"
+            )
+        return True
+
+    def run(self, job: Job) -> int:
+        if not self.is_running(job):
+            self.render(job).run()
+        say("SkyPilot restarts the job; this command watches it, and may be ended")
+        self.logs(job, follow=True)
+        while not (found := programs.answer(lambda: get(job), _POLL)).is_over:
+            time.sleep(_POLL)
+        code = exit_code(job, found.state)
+        say(f"{found}, ended with {code}")
+        return code
+
+    def status(self, job: JobId) -> str:
+        lines, state = [str(get(job))], State.read(job.folder)
+        if state:
+            used = f"{state.preemptions} preemptions, {state.failures} failures so far"
+            lines.append(f"attempt {state.attempt}; {used}")
+        return "\n".join(lines)
+
+    def logs(self, job: JobId, *, follow: bool) -> None:
+        words = ["--follow" if follow else "--no-follow", str(get(job).number)]
+        subprocess.run(["sky", "jobs", "logs", *words], check=False)  # it says what is wrong
+
+    def stop(self, job: JobId) -> None:
+        found, until = find(job), time.monotonic() + _GRACE + _PATIENCE
+        if found and found.state == "RUNNING":
+            put(f"{job.folder}/stop", b"")  # the first node looks for it
+            say(f"{job.name}: asked to save")
+        while found and not found.is_over:
+            if found.state not in ("RUNNING", "CANCELLING") or time.monotonic() > until:
+                programs.change(["sky", "jobs", "cancel", "--yes", str(found.number)])
+            time.sleep(_POLL)
+            found = programs.answer(lambda: find(job), _POLL)
+        say(f"{job.name}: has ended; SkyPilot gives its machines back")
+
+    def delete(self, job: JobId) -> None:
+        self.stop(job)
+        with storage_errors(job.folder):
+            if (folder := open_path(job.folder)).exists():
+                folder.rmtree()
+        say(f"{job.folder}: removed")
+
+
+def check_sky() -> str:
+    """Returns the version of SkyPilot; CheckFailedError if it is too old."""
+    printed = programs.call(["sky", "--version"]).strip()
+    if tuple(map(int, re.findall(r"\d+", printed)[:2])) < _VERSION:
+        least = ".".join(map(str, _VERSION))
+        raise CheckFailedError(f"{printed} is too old", f"install skypilot {least} or newer")
+    return printed
+
+
+def _secret(name: str) -> str:
+    if not os.environ.get(name):
+        raise CheckFailedError(f"{name} is not set", f"export {name}, which SkyPilot passes on")
+    return f"{name} is set"

@@ -1,0 +1,157 @@
+"""Runs the process of one node of a SkyPilot job, within the budgets of its restarts.
+
+FOLDER MAX_PREEMPTIONS MAX_FAILURES COMMAND…: the job's folder in the workdir, its budgets, the
+process. SkyPilot recovers a job after exit codes 42 and 43 as often as they come, on new nodes, so
+the count is kept in FOLDER: `state.json`, `codes/ATTEMPT/NODE`, and `stop`, which marks a job that
+was asked to stop.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import FAILED, FINAL, LOST, STOPPED, describe, signal_of, verdict
+from bert_jax.launch.output import say
+from bert_jax.launch.restarts import Limits, Restarts
+from bert_jax.storage import json_record
+from bert_jax.storage.remote import open_path, put, storage_errors
+
+PORT = 8476  # of the coordinator, on the first node; JAX's own default
+_POLL = 15.0  # seconds between two looks for `stop`
+_FORM = {"task": str} | dict.fromkeys(("attempt", "preemptions", "failures"), json_record.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """An attempt: its SKYPILOT_TASK_ID, which SkyPilot keeps when it recovers a job, its number
+    from 1, and the restarts used before it."""
+
+    task: str
+    attempt: int = 1
+    preemptions: int = 0
+    failures: int = 0
+
+    @classmethod
+    def read(cls, folder: str) -> "State | None":
+        """Returns the newest attempt, None before the first; UserError if it cannot be read."""
+        path = open_path(f"{folder}/state.json")
+        with storage_errors(path):
+            try:
+                found = json_record.read_if_there(path, _FORM)
+            except ValueError as error:
+                line = f"{path}: {error}; remove it, and restarts count from 0"
+                raise UserError(line) from None
+        return found and cls(**{name: found[name] for name in _FORM})
+
+
+def codes_of(folder: str, attempt: int) -> list[int]:
+    """Returns the exit codes that the nodes of an attempt have noted, by node."""
+    with storage_errors(folder):
+        codes = open_path(f"{folder}/codes/{attempt}")
+        paths = sorted(codes.iterdir(), key=lambda path: path.name) if codes.is_dir() else []
+        return [int(json_record.read_json(path, json_record.count)) for path in paths]
+
+
+def place(env: dict[str, str]) -> list[str]:
+    """Returns the flags that tell a process its place; none on a single node.
+
+    env: with SkyPilot's variables: the nodes' addresses, one on each line, the first node's first.
+    """
+    addresses = env["SKYPILOT_NODE_IPS"].split()
+    if (count := int(env["SKYPILOT_NUM_NODES"])) == 1:
+        return []
+    rank = env["SKYPILOT_NODE_RANK"]
+    return [f"--coordinator={addresses[0]}:{PORT}", f"--num_processes={count}",
+            f"--process_id={rank}"]  # fmt: skip
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns the exit code of this node: 42 or 43 only if the job may be started again."""
+    folder, preemptions, failures, *command = words
+    # SkyPilot takes longer to make new nodes than any pause would be.
+    most = {"max_preemptions": int(preemptions), "max_failures": int(failures)}
+    limits, rank = Limits(**most, between=0.0), os.environ["SKYPILOT_NODE_RANK"]
+    if rank == "0" and (code := _begin(folder, os.environ["SKYPILOT_TASK_ID"], limits)):
+        return code
+    code = _run(f"{folder}/stop" if rank == "0" else "", [*command, *place(dict(os.environ))])
+    state = State.read(folder) or State("", attempt=0)
+    put(f"{folder}/codes/{state.attempt}/{rank}", str(code).encode())
+    if code == 0:
+        return code
+    if _exists(f"{folder}/stop"):
+        say(f"node {rank} ended with {code}; not started again: asked to stop")
+        return _final(code)
+    decision = Restarts(state.preemptions, state.failures).after(code, limits)
+    say(f"{describe([(f'node {rank}', code)])}; {decision.reason}")
+    return code if decision.again else _final(code)
+
+
+def _begin(folder: str, task: str, limits: Limits) -> int:
+    """Counts an attempt; returns an exit code if there must be none, else 0."""
+    state = State.read(folder)
+    if state is None or state.task != task:
+        with storage_errors(folder):
+            open_path(f"{folder}/stop").unlink(missing_ok=True)  # of an earlier job
+            if (codes := open_path(f"{folder}/codes")).exists():
+                codes.rmtree()
+        new = State(task)
+    else:
+        # Nodes that were taken away have noted nothing.
+        code = verdict(codes_of(folder, state.attempt)) or STOPPED
+        restarts = Restarts(state.preemptions, state.failures)
+        if not (decision := restarts.after(code, limits)).again:
+            say(f"attempt {state.attempt} ended with {code}; {decision.reason}")
+            return _final(code)
+        new = State(task, state.attempt + 1, restarts.preemptions, restarts.failures)
+    put(f"{folder}/state.json", json.dumps(dataclasses.asdict(new)).encode())
+    return 0
+
+
+def _run(stop: str, command: Sequence[str]) -> int:
+    """Returns the exit code of a process, with a signal as `verdict` has it; asks it to save once
+    the file `stop` is there."""
+    asked: list[int] = []
+    process = subprocess.Popen(command)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        process.send_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, ask)
+    while True:
+        try:
+            code = process.wait(_POLL)
+            break
+        except subprocess.TimeoutExpired:
+            if stop and not asked and _exists(stop):
+                ask(signal.SIGTERM, None)
+    if asked and signal_of(code) == signal.SIGTERM:
+        return STOPPED  # before it could save anything
+    return verdict([code])
+
+
+def _exists(path: str) -> bool:
+    try:
+        with storage_errors(path):
+            return bool(open_path(path).exists())
+    except UserError:  # asked again at the next look
+        return False
+
+
+def _final(code: int) -> int:
+    """Returns the exit code of a job that ended, after which SkyPilot does not recover it."""
+    return code if code in FINAL or code not in (STOPPED, LOST) else FAILED
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as failure:
+        say(str(failure))
+        sys.exit(FAILED)

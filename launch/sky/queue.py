@@ -1,0 +1,65 @@
+"""Finds a job among SkyPilot's managed jobs, and how it ended."""
+
+import dataclasses
+import json
+import re
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import FAILED, STOPPED, verdict
+from bert_jax.launch import programs
+from bert_jax.launch.job import JobId
+from bert_jax.launch.programs import ProgramError
+from bert_jax.launch.sky.node import State, codes_of
+
+_NONE = "No in-progress managed jobs"  # before the first one SkyPilot has no controller to ask
+
+
+@dataclasses.dataclass(frozen=True)
+class ManagedJob:
+    """A job in SkyPilot: its number, its name there, its state."""
+
+    number: int
+    name: str
+    state: str
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("SUCCEEDED", "CANCELLED") or self.state.startswith("FAILED")
+
+    def __str__(self) -> str:
+        return f"SkyPilot job {self.number}: {self.state.lower().replace('_', ' ')}"
+
+
+def name_of(job: JobId, digest: str) -> str:
+    """Returns the name in SkyPilot of a job with this digest, see `Job.digest`."""
+    return f"{job.name}-{digest}"
+
+
+def find(job: JobId) -> ManagedJob | None:
+    """Returns the newest job of this name; None if there is none."""
+    try:
+        printed = programs.call(["sky", "jobs", "queue", "--all", "--output=json"])
+    except ProgramError as error:
+        if _NONE in error.errors:
+            return None
+        raise
+    named = re.compile(name_of(job, "[0-9a-f]{16}"))
+    jobs = [ManagedJob(j["job_id"], j["job_name"] or "", j["status"]) for j in json.loads(printed)]
+    mine = [one for one in jobs if named.fullmatch(one.name)]
+    return max(mine, key=lambda one: one.number, default=None)
+
+
+def get(job: JobId) -> ManagedJob:
+    """Returns what `find` does; UserError if there is none."""
+    if (found := find(job)) is None:
+        raise UserError(f"--name={job.name}: no such job; `sky jobs queue` lists those there are")
+    return found
+
+
+def exit_code(job: JobId, state: str) -> int:
+    """Returns the exit code of a job that has ended in a state, from what its nodes noted."""
+    if state == "SUCCEEDED":
+        return 0
+    attempt = State.read(job.folder)
+    noted = codes_of(job.folder, attempt.attempt) if attempt else []
+    return verdict(noted) or (STOPPED if state == "CANCELLED" else FAILED)

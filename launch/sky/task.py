@@ -1,0 +1,100 @@
+"""The SkyPilot task of a job, as data: what is rented, how a node is set up, what it runs."""
+
+import shlex
+from typing import Any
+
+import yaml
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import LOST, STOPPED
+from bert_jax.hardware import slices
+from bert_jax.launch.job import Job
+
+_SETUP = """\
+set -eu
+cd ~/bert-jax
+mkdir -p {name} && tar --extract --file={name}.tar --directory={name}
+uv="$HOME/.local/bin/uv"  # SkyPilot's own
+"$uv" venv --python=3.12 --clear python
+export VIRTUAL_ENV="$PWD/python"
+{install}
+"""
+_RUN = """\
+set -eu
+cd ~/bert-jax
+{environment}
+exec python/bin/python -P -m bert_jax.launch.sky.node {words}
+"""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes scripts line by line."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def task(
+    job: Job, name: str, *, accelerators: str, num_nodes: int, use_spot: bool, infra: str
+) -> str:
+    """Returns the YAML file of a managed job.
+
+    name: of the job in SkyPilot. The other arguments: as `backend.Sky`.
+    """
+    bundle, is_tpu = job.bundle.name, tpu_hosts(accelerators) > 0
+    wanted: dict[str, Any] = {"accelerators": accelerators, "use_spot": use_spot}
+    if infra:
+        wanted["infra"] = infra
+    # As often as they come: `node` has the budgets, and ends the job with another code.
+    codes = {"strategy": "FAILOVER", "recover_on_exit_codes": [STOPPED, LOST]}
+    wanted["job_recovery"] = codes | {"max_restarts_on_errors": 0}
+    found = {
+        "name": name,
+        "num_nodes": num_nodes,
+        "resources": wanted,
+        "file_mounts": {f"~/bert-jax/{bundle}.tar": f"./{bundle}.tar"},
+        "setup": _SETUP.format(name=bundle, install=_install(job, is_tpu=is_tpu)),
+        "run": _run(job, is_tpu=is_tpu),
+    }
+    return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def tpu_hosts(accelerators: str) -> int:
+    """Returns the hosts of a TPU slice by SkyPilot's name, such as tpu-v5litepod-8; 0 for GPUs."""
+    name = accelerators.partition(":")[0]
+    if not name.startswith("tpu-"):
+        return 0
+    try:
+        return slices.find(name.removeprefix("tpu-").replace("v5litepod", "v5e")).hosts
+    except ValueError as error:
+        raise UserError(f"--accelerators={accelerators}: {error}") from None
+
+
+def _install(job: Job, *, is_tpu: bool) -> str:
+    if not job.bundle.has_code:
+        extra = "tpu" if is_tpu else "cuda"
+        return f"\"$uv\" pip install 'bert-jax[{extra},gcs,finetune]=={job.bundle.version}'"
+    lock = f"{job.bundle.name}/code/requirements/tpu.txt"
+    lines = [f'"$uv" pip install --require-hashes --requirement={lock}']
+    if not is_tpu:  # the libraries of CUDA, which are not locked, for the jax that is
+        lines += ['"$uv" pip uninstall libtpu', "\"$uv\" pip install 'jax[cuda13]'"]
+    return "\n".join(lines)
+
+
+def _run(job: Job, *, is_tpu: bool) -> str:
+    bundle, limits = job.bundle.name, job.limits
+    # Without it JAX would run on the CPUs of a machine whose driver it refuses.
+    variables = {} if is_tpu else {"JAX_PLATFORMS": "cuda,cpu"}
+    variables |= {"PYTHONUNBUFFERED": "1", **dict(job.env)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if paths := job.bundle.python_path(f"$PWD/{bundle}"):
+        lines.append(f'export PYTHONPATH="{":".join(paths)}"')
+    budgets = (str(limits.max_preemptions), str(limits.max_failures))
+    command = ("python/bin/python", "-P", "-m", "bert_jax", *job.words(bundle))
+    words = shlex.join([job.folder, *budgets, *command])
+    return _RUN.format(environment="\n".join(lines), words=words)

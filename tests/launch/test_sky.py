@@ -1,0 +1,251 @@
+"""Jobs on rented machines: the task against SkyPilot's schema, `sky` as a small script, and what a
+node does in each attempt."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sky_schema
+import yaml
+from kubernetes_schema import misspelt
+from launch_jobs import rented
+from test_rendering import CASES
+
+from bert_jax.errors import UserError
+from bert_jax.launch.job import Job, JobId
+from bert_jax.launch.preflight import run_checks
+from bert_jax.launch.sky import backend as sky
+from bert_jax.launch.sky import node
+from bert_jax.launch.sky.backend import Sky
+from bert_jax.launch.sky.node import State
+
+BACKEND = Sky(accelerators="H100:8", num_nodes=2)
+TASK = "sky-managed-2026-11-27-10-00-00-000000_b1_7-0"
+# In place of SkyPilot: notes its words, and answers for the jobs in queue.json.
+PROGRAM = """#!{python}
+import json, pathlib, sys
+here, words = pathlib.Path("{folder}"), sys.argv[1:]
+with open(here / "calls", "a") as calls:
+    print(*words, file=calls)
+queue = here / "queue.json"
+jobs = json.loads(queue.read_text()) if queue.exists() else []
+if words == ["--version"]:
+    print("skypilot, version 0.14.1")
+elif words[:2] == ["jobs", "queue"]:
+    if not queue.exists():
+        sys.exit("sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
+    print(json.dumps(jobs))
+elif words[:2] == ["jobs", "launch"]:
+    task = pathlib.Path(words[-1]).read_text()
+    name = task.split()[1]
+    jobs.append({{"job_id": len(jobs) + 1, "job_name": name, "status": "RUNNING"}})
+    queue.write_text(json.dumps(jobs))
+elif words[:2] == ["jobs", "logs"]:
+    print("output of the nodes", flush=True)
+    jobs[-1]["status"] = (here / "end").read_text() if "--follow" in words else "RUNNING"
+    queue.write_text(json.dumps(jobs))
+elif words[:2] == ["jobs", "cancel"]:
+    jobs[-1]["status"] = "CANCELLED"
+    queue.write_text(json.dumps(jobs))
+"""
+
+
+def task_of(name: str) -> dict[str, Any]:
+    backend, of = CASES[name]
+    found: dict[str, Any] = yaml.safe_load(backend.render(of).files["b1.yaml"])
+    return found
+
+
+@pytest.mark.skipif(
+    not sky_schema.SCHEMAS.is_file(), reason="BERT_JAX_SKY names no folder with SkyPilot"
+)
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("sky")])
+def test_skypilot_takes_the_task_and_no_misspelt_one(name: str) -> None:
+    task = task_of(name)
+    assert sky_schema.wrong_in(task) == []
+    mounts = ".file_mounts."  # names of files
+    wrong = {path: changed for path, changed in misspelt(task) if not path.startswith(mounts)}
+    assert len(wrong) >= 11
+    assert [path for path, changed in wrong.items() if not sky_schema.wrong_in(changed)] == []
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of `sky`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "sky").write_text(PROGRAM.format(python=sys.executable, folder=folder))
+    (folder / "sky").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(sky, "_POLL", 0.01)
+    return folder
+
+
+def here(tmp_path: Path, **changes: Any) -> Job:
+    return rented(workdir=str(tmp_path / "run"), **changes)
+
+
+def calls(program: Path) -> list[str]:
+    return (program / "calls").read_text().splitlines()
+
+
+@pytest.mark.processes
+def test_run_submits_a_job_and_ends_with_the_code_that_its_nodes_noted(
+    tmp_path: Path, program: Path, capfd: pytest.CaptureFixture
+) -> None:
+    of = here(tmp_path)
+    (program / "end").write_text("FAILED")
+    node.put(f"{of.folder}/state.json", json.dumps(vars(State(TASK, attempt=4))).encode())
+    for rank, code in ((0, 43), (1, 44)):
+        (Path(of.folder) / "codes/4").mkdir(parents=True, exist_ok=True)
+        (Path(of.folder) / f"codes/4/{rank}").write_text(str(code))
+    run_checks(BACKEND.checks(of), print)
+    assert not BACKEND.is_running(of)
+    assert BACKEND.run(of) == 44
+    assert "jobs launch --yes --detach-run b1.yaml" in calls(program)
+    printed = capfd.readouterr().out
+    assert "output of the nodes" in printed
+    assert printed.endswith("launch | SkyPilot job 1: failed, ended with 44\n")
+    assert BACKEND.status(of).splitlines()[1] == "attempt 4; 0 preemptions, 0 failures so far"
+
+
+@pytest.mark.processes
+def test_a_running_job_is_found_by_its_name_and_another_of_it_refused(
+    tmp_path: Path, program: Path
+) -> None:
+    of = here(tmp_path)
+    name = f"b1-{of.digest(BACKEND)}"
+    running = {"job_id": 1, "job_name": name, "status": "RECOVERING"}
+    others = [{"job_id": 9, "job_name": other, "status": "RUNNING"} for other in ("b1-x", None)]
+    (program / "queue.json").write_text(json.dumps([running, *others]))
+    assert BACKEND.is_running(of)
+    with pytest.raises(UserError, match="runs another command, or with other flags; end it first"):
+        Sky(accelerators="A100:8").is_running(of)
+    with pytest.raises(UserError, match="--name=b2: no such job"):
+        BACKEND.status(JobId(name="b2", workdir=of.workdir))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("state", "asks"), [("RUNNING", True), ("PENDING", False)])
+def test_stop_asks_a_running_job_to_save_before_it_is_cancelled(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, state: str, asks: bool
+) -> None:
+    of = here(tmp_path)
+    name = f"b1-{of.digest(BACKEND)}"
+    (program / "queue.json").write_text(
+        json.dumps([{"job_id": 1, "job_name": name, "status": state}])
+    )
+    Path(of.folder).mkdir(parents=True)
+    monkeypatch.setattr(sky, "_GRACE", 0.0)
+    monkeypatch.setattr(sky, "_PATIENCE", 0.0)  # it does not end by itself
+    BACKEND.stop(of)
+    assert (Path(of.folder) / "stop").exists() == asks
+    assert calls(program)[-2] == "jobs cancel --yes 1"
+    BACKEND.delete(of)
+    assert not Path(of.folder).exists()
+
+
+@pytest.mark.processes
+def test_a_secret_is_a_variable_of_the_shell_that_only_skypilot_reads(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = here(tmp_path, env_from=(("HF_TOKEN", "HF_TOKEN"),))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(UserError, match="secret HF_TOKEN: HF_TOKEN is not set"):
+        run_checks(BACKEND.checks(of), print)
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    run_checks(BACKEND.checks(of), print)
+    assert "hunter2" not in BACKEND.render(of).text()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs a node whose process ends with a code; returns the node's own."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2")
+    monkeypatch.setenv("SKYPILOT_NUM_NODES", "2")
+
+    def run(code: int, rank: int = 0, task: str = TASK, program: str = "") -> int:
+        monkeypatch.setenv("SKYPILOT_TASK_ID", task)
+        monkeypatch.setenv("SKYPILOT_NODE_RANK", str(rank))
+        program = (
+            program or f"import sys; open('place', 'w').write(str(sys.argv)); sys.exit({code})"
+        )
+        try:
+            return node.main([str(tmp_path), "2", "1", sys.executable, "-c", program])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+@pytest.mark.processes
+def test_a_node_finds_its_place_by_skypilots_variables(
+    attempt: Callable[..., int], tmp_path: Path
+) -> None:
+    assert attempt(0, rank=1) == 0
+    place = "['-c', '--coordinator=10.0.0.1:8476', '--num_processes=2', '--process_id=1']"
+    assert (tmp_path / "place").read_text() == place
+    alone = {"SKYPILOT_NODE_IPS": "10.0.0.1\n", "SKYPILOT_NUM_NODES": "1"}
+    assert node.place(alone) == []
+
+
+@pytest.mark.processes
+def test_a_job_is_recovered_within_two_budgets(
+    attempt: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    """SkyPilot recovers after 42 and 43 for ever; after 1 it does not."""
+    assert [attempt(code) for code in (42, 43)] == [42, 43]
+    assert attempt(43) == 1
+    assert "1 of 1 failures used (--max_failures)" in capfd.readouterr().out
+    assert State.read(str(tmp_path)) == State(TASK, attempt=3, preemptions=1, failures=1)
+    # Another node of that attempt ended with 43, so that SkyPilot recovers the job once more.
+    (tmp_path / "place").unlink()
+    assert attempt(0) == 1
+    assert not (tmp_path / "place").exists()
+    assert attempt(0, task="another submission") == 0
+    assert State.read(str(tmp_path)) == State("another submission")
+
+
+@pytest.mark.processes
+def test_nodes_that_were_taken_away_are_a_preemption(
+    attempt: Callable[..., int], tmp_path: Path
+) -> None:
+    node.put(f"{tmp_path}/state.json", json.dumps(vars(State(TASK))).encode())
+    assert attempt(0) == 0
+    assert State.read(str(tmp_path)) == State(TASK, attempt=2, preemptions=1)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("code", "its"), [(44, 44), (2, 2), (-9, 43)])
+def test_a_node_ends_as_its_process(attempt: Callable[..., int], code: int, its: int) -> None:
+    kill = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else ""
+    assert attempt(code, program=kill) == its
+
+
+@pytest.mark.processes
+def test_a_node_that_sees_stop_lets_its_process_save_and_is_not_recovered(
+    attempt: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_POLL", 0.05)
+    saves = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(42)); "
+        "open('ready', 'w'); time.sleep(60)"
+    )
+
+    def stop() -> None:
+        while not (tmp_path / "ready").exists():
+            threading.Event().wait(0.01)
+        (tmp_path / "stop").touch()
+
+    asking = threading.Thread(target=stop)
+    asking.start()
+    assert attempt(42, program=saves) == 1
+    asking.join()
+    assert node.codes_of(str(tmp_path), 1) == [42]

@@ -1,0 +1,186 @@
+"""`bert-jax doctor`: what it says of a machine, with small scripts for its programs."""
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+
+from bert_jax import cli
+from bert_jax.ops.attention import cudnn
+from bert_jax.reporting import doctor
+from bert_jax.runtime import compile_cache
+
+GPU = {"platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 8, "cudnn": "9.12.0"}
+SMI = "\n".join(["NVIDIA H100 80GB HBM3, 570.86.10"] * 8)
+LACKS = {"gcloud": "tpu", "kubectl": "gke", "sbatch": "slurm", "sky": "sky"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all programs of a machine with one CPU device."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_MEM_FRACTION", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor, "_is_gpu_there", lambda: (folder / "nvidia-smi").exists())
+    with_devices(monkeypatch, {"platform": "cpu", "kinds": ["cpu"]})
+    return folder
+
+
+def with_devices(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> None:
+    def ask() -> dict[str, Any]:
+        return found
+
+    ask.cache_clear = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(doctor, "_ask", ask)
+
+
+def with_packages(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """versions: with _ for -."""
+    real = importlib.metadata.version
+    given = {name.replace("_", "-"): version for name, version in versions.items()}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: given.get(name) or real(name))
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def examined(*names: str) -> dict[str, tuple[str, str]]:
+    rows = [row for row in doctor.rows() if row.check.name in names]
+    return {found.check: (found.state, found.line) for found in doctor.examine(rows)}
+
+
+def test_a_machine_with_cpus_and_no_launchers_can_run(
+    machine: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in printed} >= {"versions", "devices", "caches", *LACKS}
+    for name, launcher in LACKS.items():
+        (line,) = (line for line in printed if line.startswith(f"{name} "))
+        assert line.split(maxsplit=1)[1] == f"note    not installed; needed for launch {launcher}"
+
+
+@pytest.mark.processes
+def test_the_same_as_json_and_a_failure_is_exit_code_1(
+    machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    given = [f"--workdir={tmp_path}/file/run", f"--store={tmp_path}/store"]
+    assert cli.main(["doctor", "--json", *given]) == 1
+    found = json.loads(capsys.readouterr().out)
+    states = {check["check"]: check["state"] for check in found["checks"]}
+    assert not found["ok"]
+    assert [name for name, state in states.items() if state == "failed"] == ["workdir", "store"]
+    assert cli.main(["doctor", f"--workdir={tmp_path}/new/run"]) == 0
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".writable"))
+
+
+@pytest.mark.processes
+def test_gpus_that_jax_does_not_use_fail(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(machine, "nvidia-smi", f"echo '{SMI}'")
+    assert examined("driver") == {"driver": ("ok", "570.86.10, 8 of NVIDIA H100 80GB HBM3")}
+    wanted = "1 of cpu (cpu), but there is a GPU; pip install 'bert-jax[cuda]'"
+    assert examined("devices") == {"devices": ("failed", wanted)}
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # as the user wants it
+    assert examined("devices")["devices"][0] == "ok"
+    with_packages(monkeypatch, jax_cuda13_plugin="0.10.2")
+    state, line = examined("driver")["driver"]
+    assert (state, line.partition(";")[0]) == (
+        "failed",
+        "570.86.10 is too old for jax-cuda13-plugin",
+    )
+    program(machine, "nvidia-smi", "echo 'Driver/library version mismatch' >&2; exit 18")
+    assert (
+        "Driver/library version mismatch; install NVIDIA's driver"
+        in examined("driver")["driver"][1]
+    )
+
+
+def test_cudnn_is_named_or_what_lacks_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_devices(monkeypatch, GPU)
+    assert examined("cuDNN") == {"cuDNN": ("ok", "9.12.0")}
+    with_devices(monkeypatch, {**GPU, "no_cudnn": "cuDNN is not detected."})
+    state, line = examined("cuDNN")["cuDNN"]
+    assert (state, line.partition(";")[0]) == ("note", "cuDNN is not detected.")
+
+
+def test_cudnns_version_is_the_one_that_jax_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = SimpleNamespace(cudnn_get_version=lambda: 91_203)
+    monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", installed)
+    assert cudnn.version() == "9.12.3"
+    monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", None)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        cudnn.version()
+
+
+@pytest.mark.parametrize(
+    ("packages", "line"),
+    [
+        ({"jaxlib": "0.9.0"}, "jaxlib 0.9.0, not <="),
+        ({"jax_cuda13_plugin": "0.9.0"}, "jax-cuda13-plugin 0.9.0, not 0."),
+        ({"libtpu": "0.0.1"}, "libtpu 0.0.1, not "),
+    ],
+)
+def test_packages_that_do_not_fit_are_named(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], line: str
+) -> None:
+    with_packages(monkeypatch, **packages)
+    state, said = examined("versions")["versions"]
+    assert (state, said.startswith(line)) == ("failed", True), said
+
+
+@pytest.mark.parametrize(
+    ("value", "state"), [("", "ok"), (".95", "ok"), ("95", "failed"), ("95%", "failed")]
+)
+def test_a_memory_fraction_is_a_part(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, value: str, state: str
+) -> None:
+    if value:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", value)
+    assert examined("GPU memory")["GPU memory"][0] == state
+
+
+@pytest.mark.processes
+def test_a_program_that_hangs_is_a_note(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ANSWER", 0.3)
+    program(machine, "sky", "exec /bin/sleep 60")
+    expected = "sky --version: timed out after 0.3 s; needed for launch sky"
+    assert examined("sky") == {"sky": ("note", expected)}
+
+
+def test_a_cache_that_others_may_write_to_is_a_note(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As JAX has them outside the tests, which share a cache.
+    settings = {"jax_enable_compilation_cache": True, "jax_compilation_cache_dir": None}
+    config = SimpleNamespace(config=SimpleNamespace(values=settings))
+    monkeypatch.setattr(compile_cache, "jax", config)
+    assert examined("compiled")["compiled"][0] == "ok"
+    os.chmod(tmp_path / "cache/compiled", 0o777)
+    state, line = examined("compiled")["compiled"]
+    assert state == "note"
+    assert "others could write programs there" in line
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_jax_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert examined("devices")["devices"][1].endswith("of cpu (cpu)")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    state, line = examined("devices")["devices"]
+    assert (state, line.startswith("JAX finds no devices for JAX_PLATFORMS=cuda")) == (
+        "failed",
+        True,
+    )
