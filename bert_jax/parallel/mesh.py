@@ -34,8 +34,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})
+    # JAX calls a GPU's host a slice. NCCL finds the links, so one flat axis may span hosts.
+    flat = slices == 1 or (sizes[0] == 1 and devices[0].platform == "gpu")
     try:
-        if slices == 1:
+        if flat:
             return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
         grid = mesh_utils.create_hybrid_device_mesh(
             (1, *sizes[1:]), (sizes[0], 1, 1, 1), devices, allow_split_physical_axes=True
