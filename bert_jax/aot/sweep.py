@@ -40,16 +40,16 @@ class Compiler:
     needed: Callable[[Config, int, Memory, Change], int | None]
 
 
-def compiler(tpu_slice: Slice) -> Compiler:
+def compiler(target: Slice) -> Compiler:
     """Returns the functions of a search that compile with libtpu for a slice.
 
     Raises:
         UserError: libtpu does not know the slice.
     """
-    devices = topology.devices(tpu_slice)
+    devices = topology.devices(target)
 
     def measure(config: Config, index: int) -> PhaseReport:
-        return phase_report(config, index, tpu_slice, make_mesh(config.mesh, devices))
+        return phase_report(config, index, target, make_mesh(config.mesh, devices))
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
         return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)

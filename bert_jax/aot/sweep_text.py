@@ -12,13 +12,13 @@ from bert_jax.runtime.console import clock, table
 _UNCHANGED = "(unchanged)"
 
 
-def render(sweep: Sweep, name: str, tpu_slice: Slice) -> str:
-    return "\n".join(_lines(sweep, name, tpu_slice))
+def render(sweep: Sweep, name: str, target: Slice) -> str:
+    return "\n".join(_lines(sweep, name, target))
 
 
-def _lines(sweep: Sweep, name: str, tpu_slice: Slice) -> Iterator[str]:
+def _lines(sweep: Sweep, name: str, target: Slice) -> Iterator[str]:
     yield (
-        f"{name} on {tpu_slice.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
+        f"{name} on {target.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
         f"compiled by libtpu {topology.version()}; nothing ran. Times\nand their order are "
         "estimates; memory is what the compiler allocates. Tokens include padding."
     )
@@ -53,12 +53,12 @@ def _verdict(sweep: Sweep) -> str:
     return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
 
 
-def as_dict(sweep: Sweep, name: str, tpu_slice: Slice) -> dict[str, Any]:
+def as_dict(sweep: Sweep, name: str, target: Slice) -> dict[str, Any]:
     """Returns the sweep as JSON-serializable values, fastest first; bytes are per device."""
     others = [trial for trial in sweep.tried if trial not in sweep.ranked]
     return {
         "config": name,
-        "topology": tpu_slice.name,
+        "topology": target.name,
         "libtpu": topology.version(),
         "seconds": sweep.seconds,
         "best": sweep.best and sweep.best.flags,

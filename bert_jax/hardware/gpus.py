@@ -136,6 +136,11 @@ class GpuHosts:
         return self.hosts * self.per_host
 
     @property
+    def chips(self) -> int:
+        """The GPUs."""
+        return self.devices
+
+    @property
     def accelerator(self) -> Accelerator:
         return self.model.accelerator
 

@@ -162,6 +162,9 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
+    notes = (dispatch.gpu_note(config, index, mesh) for index in range(len(config.phases)))
+    for note in dict.fromkeys(filter(None, notes)):
+        logger.info(note)
     if note := dispatch.memory_note(config, mesh):
         logger.warning(note)
     program = step_module.make_step_functions(

@@ -3,6 +3,19 @@
 import jax
 
 
+def version() -> str:
+    """Returns cuDNN's version, such as 9.12.0: of the installed one, or while compiling for a
+    described GPU the one that its compiler is built for (aot/gpu_compiler.py).
+
+    Raises:
+        RuntimeError: JAX does not find cuDNN, says why.
+    """
+    from jax._src.cudnn.fused_attention_stablehlo import check_cudnn_version  # not a public name
+
+    number: int = check_cudnn_version()
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+
+
 def supports(length: int, head_dim: int) -> bool:
     """Returns whether cuDNN supports this row length and head dimension."""
     return length % 2 == 0 and head_dim % 8 == 0 and head_dim <= 128
