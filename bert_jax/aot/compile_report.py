@@ -210,9 +210,7 @@ def compile_or_refuse(
         refused = CompileOOM.read(str(error))
         if refused is None:
             reason = " ".join(str(error).split())[:500]
-            raise UserError(
-                f"{compiler} cannot compile the step: {reason}"
-            ) from error
+            raise UserError(f"{compiler} cannot compile the step: {reason}") from error
         return refused
 
 
@@ -266,4 +264,4 @@ def _phase_dict(report: PhaseReport) -> dict[str, Any]:
 def _analysis_dict(cost: Analysis | GpuAnalysis | None) -> dict[str, Any] | None:
     if isinstance(cost, GpuAnalysis):
         return gpu_analysis.as_dict(cost)
-    return cost and analysis.as_dict(cost)
+    return analysis.as_dict(cost) if cost else None

@@ -17,9 +17,9 @@ _TOP_IN_TEXT = 12
 def note(compiler: str) -> str:
     """Returns what the numbers are. compiler: its name and version."""
     return (
-        f"Compiled by {compiler}; nothing ran. Memory is what the compiler\nallocates; a run, which "
-        "times kernels first, may choose others that need more or less. Times are lower\nbounds: "
-        "operations at the GPU's peak, or bytes at its memory's bandwidth."
+        f"Compiled by {compiler}; nothing ran. Memory is what the compiler\nallocates; a run, "
+        "which times kernels first, may choose others that need more or less. Times are\nlower "
+        "bounds: operations at the GPU's peak, or bytes at its memory's bandwidth."
     )
 
 
@@ -37,7 +37,7 @@ def limit_note(hosts: GpuHosts) -> str:
 def of_phase(phase: PhaseReport, cost: GpuAnalysis, hosts: GpuHosts) -> Iterator[Section]:
     """Yields the lower bound of a step and what it consists of."""
     yield _bound(phase, cost)
-    yield _held(phase, cost)
+    yield _held(cost)
     yield _kernels(cost)
     yield _products(phase, cost)
     yield _lines(cost)
@@ -46,7 +46,9 @@ def of_phase(phase: PhaseReport, cost: GpuAnalysis, hosts: GpuHosts) -> Iterator
         yield collectives_of(cost.collectives, networks)
     if cost.callbacks:
         stops = "each stops the GPU until the host has answered"
-        yield Section("Calls of the host", [f"{count(cost.callbacks, 'call')} of the host: {stops}"])
+        yield Section(
+            "Calls of the host", [f"{count(cost.callbacks, 'call')} of the host: {stops}"]
+        )
     if unknown := [name for name, trips in cost.trips.items() if trips is None]:
         counted = f"Loops with an unknown trip count are counted once: {', '.join(unknown)}."
         yield Section("Loops", [counted])
@@ -64,11 +66,11 @@ def _bound(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         )
         waiting = f"waiting for collectives ({ms(cost.collective_seconds or 0)} in total)"
         rows.append((waiting, ms(cost.exposed_seconds or 0)))
-    parts = [step, Table(("", ""), rows)]
-    return Section("Lower bound of a step", [*parts, *filter(None, [phase.attention])])
+    attention = phase.attention[:1].upper() + phase.attention[1:]
+    return Section("Lower bound of a step", [step, Table(("", ""), rows), attention])
 
 
-def _held(phase: PhaseReport, cost: GpuAnalysis) -> Section:
+def _held(cost: GpuAnalysis) -> Section:
     rows = [
         (
             f"{held.source.line} {held.source.direction}",

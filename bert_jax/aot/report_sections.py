@@ -136,7 +136,7 @@ def _memory(phase: PhaseReport, target: Target) -> Section:
 
 def _remedies(phase: PhaseReport, limit: int) -> Iterator[Part]:
     if not phase.remedies:
-        yield "No change of micro_batches, remat or mesh helps: use more devices or fewer rows."
+        yield "No change of micro_batches, remat or mesh helps: use more chips or fewer rows."
     elif all(remedy.needed > limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (

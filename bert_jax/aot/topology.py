@@ -1,5 +1,5 @@
-"""Describes the devices of a TPU slice with libtpu, on a machine without TPUs, and finds the compiler
-of any target; that of GPUs is in gpu_compiler.py."""
+"""The compiler of a target and its devices, on a machine without any: of a TPU slice with libtpu
+here, of GPUs in gpu_compiler.py."""
 
 import importlib.metadata
 import importlib.util

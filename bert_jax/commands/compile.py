@@ -1,4 +1,4 @@
-"""`bert-jax compile`: memory, time and collectives of a config on a TPU slice or GPUs, without them."""
+"""`bert-jax compile`: memory, time and collectives of a config on TPUs or GPUs, without any."""
 
 import ast
 import contextlib
@@ -92,14 +92,17 @@ def _sweep(
     phases: list[int],
     also: dict[str, list[Any]],
 ) -> int | None:
-    from bert_jax.aot import sweep, sweep_text
+    from bert_jax.aot import gpu_sweep, sweep, sweep_text
     from bert_jax.config.config_files import path_of
+    from bert_jax.hardware.gpus import GpuHosts
     from bert_jax.runtime.console import working
 
-    result = sweep.Search(
-        config, phases, target.devices, sweep.compiler(target),
-        also=also, seconds=60 * values.sweep_minutes, working=working,
-    ).run()  # fmt: skip
+    options = {"also": also, "seconds": 60 * values.sweep_minutes, "working": working}
+    compiler = sweep.compiler(target)
+    if isinstance(target, GpuHosts):
+        result = gpu_sweep.run(config, phases, target.devices, compiler, **options)
+    else:
+        result = sweep.Search(config, phases, target.devices, compiler, **options).run()
     formatted = sweep_text.as_dict if values.json else sweep_text.render
     _print_result(formatted(result, path_of(values).stem, target))
     return None if result.best else FAILED

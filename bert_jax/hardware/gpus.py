@@ -109,12 +109,7 @@ ALIASES = {
     "a100-40gb": "a100-40g", "a100-80gb": "a100-80g", "h100-sxm": "h100", "h100-80g": "h100",
     "rtx-4090": "rtx4090", "4090": "rtx4090", "rtx-a6000": "a6000", "rtxa6000": "a6000",
 }  # fmt: skip
-_DROPPED = {
-    name: "CUDA 13, which JAX's GPU plugin is built with, no longer compiles for {} (compute "
-    "capability {}); the oldest here is a100-40g"
-    for name in ("v100", "p100")
-}
-_CAPABILITIES = {"v100": "7.0", "p100": "6.0"}
+_DROPPED = {"v100": "7.0", "p100": "6.0"}  # their compute capability
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,10 @@ def find(name: str) -> GpuHosts:
     """
     hosts, kind, size = _words(name)
     if kind in _DROPPED:
-        raise ValueError(f"{name}: {_DROPPED[kind].format(kind.upper(), _CAPABILITIES[kind])}")
+        raise ValueError(
+            f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
+            f"{kind.upper()} (compute capability {_DROPPED[kind]}); the oldest here is a100-40g"
+        )
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
         hint = f"valid: {', '.join(MODELS)}"

@@ -283,7 +283,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     one = made(fits=fits, found=real, config="wiki_books_base")
     second = dataclasses.replace(one.phases[0], index=1, phase=one.config.phases[1])
     whole = dataclasses.replace(one, phases=(*one.phases, second))
-    monkeypatch.setattr(topology, "prepare", lambda: None)
+    monkeypatch.setattr(topology, "prepare", lambda target: None)
     monkeypatch.setattr(compile_report, "make", lambda *_: whole)
     path = tmp_path / "page.html"
     code = cli.main(["compile", "--config=wiki_books_base", f"--html={path}"])

@@ -374,7 +374,10 @@ class Shell:
 @pytest.mark.xdist_group("blocks")  # a night's takes as long as all slow tests with processes
 @pytest.mark.parametrize(
     "pages",
-    [pytest.param(PAGES[:2], id="README"), pytest.param(PAGES, id="all", marks=pytest.mark.nightly)],
+    [
+        pytest.param(PAGES[:2], id="README"),
+        pytest.param(PAGES, id="all", marks=pytest.mark.nightly),
+    ],
 )
 def test_every_block_can_be_typed_in_order(
     pages: list[Path], tmp_path: Path, request: pytest.FixtureRequest

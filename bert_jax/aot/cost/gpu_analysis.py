@@ -1,8 +1,8 @@
 """Analyses a training step compiled for GPUs, from its optimized HLO text.
 
-XLA's GPU compiler gives no estimate of the time. What is counted is a lower bound: each kernel takes
-at least as long as its products at the GPU's peak and its arrays at the memory's bandwidth, each
-read or written once. Products of float32 operands run as TF32, at half the rate of bfloat16.
+XLA's GPU compiler gives no estimate of the time. What is counted is a lower bound: each kernel
+takes at least as long as its products at the GPU's peak and its arrays at the memory's bandwidth,
+each read or written once. Products of float32 operands run as TF32, at half the rate of bfloat16.
 """
 
 import collections
@@ -106,9 +106,7 @@ def analyse(
         source = sources.source(module, computation, instruction)
         found = products.of(module, computation, instruction)
         placed += [Placed(product, source, bound.runs) for product in found]
-        busy = sum(
-            p.flops / accelerator.bf16_flops * (2 if "f32" in p.dtype else 1) for p in found
-        )
+        busy = sum(p.flops / accelerator.bf16_flops * (2 if "f32" in p.dtype else 1) for p in found)
         flops, seconds = sum(p.flops for p in found), max(bound.seconds, busy)
         bound = dataclasses.replace(bound, flops=flops, seconds=seconds)
         bounds.append((bound, *kernel(module, instruction, bound.kind), source))

@@ -105,9 +105,7 @@ def _arrays(computation: Computation) -> tuple[dict[str, Elements], dict[str, in
     return behind, sizes
 
 
-def _behind(
-    instruction: Instruction, operands: list[Elements], sizes: dict[str, int]
-) -> Elements:
+def _behind(instruction: Instruction, operands: list[Elements], sizes: dict[str, int]) -> Elements:
     opcode = instruction.opcode
     if opcode in ("parameter", "constant"):
         return tuple(frozenset[str]() for _ in instruction.shapes) or (frozenset(),)

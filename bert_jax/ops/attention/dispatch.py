@@ -76,8 +76,8 @@ def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
 
 
 def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
-    """Returns a line on the attention of a phase's training step on GPUs and why it is taken; "" for
-    other devices.
+    """Returns a line on the attention of a phase's training step on GPUs and why it is taken; ""
+    for other devices.
 
     Where XLA computes it, the line has the bytes of the probabilities that one device saves for the
     backward pass (see `saved_probabilities`), which cuDNN's kernel does not save.
@@ -96,8 +96,8 @@ def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
         why = f"cuDNN's attention {reason}"
     else:
         why = f"cuDNN {cudnn.version()} (for evaluation) drops no probabilities ({rate:g} here)"
-    taken = saved_probabilities(config, index, mesh) / 2**30
-    return f"attention: XLA, because {why}; its probabilities take {taken:.3g} GiB of each GPU"
+    taken = saved_probabilities(config, index, mesh) / 2**20
+    return f"attention: XLA, because {why}; the probabilities alone take {taken:,.0f} MiB a GPU"
 
 
 def saved_probabilities(config: Config, index: int, mesh: Mesh) -> int:
