@@ -140,7 +140,7 @@ def _remedies(phase: PhaseReport, limit: int) -> Iterator[Part]:
     elif all(remedy.needed > limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
-            f"Even {combined.flags} needs {in_units(combined.needed)} by estimate: use more "
+            f"Even {combined.flags} needs {in_units(combined.needed)} by estimate: use more chips "
             "or a smaller batch."
         )
     else:
