@@ -35,7 +35,7 @@ slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch 
 	@$(MAKE) --no-print-directory .venv/minilm || echo "cannot install MiniLM: tests that need it are skipped"
 	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow BERT_JAX_BEAM=$(CURDIR)/.venv/beam \
 	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so \
-	  BERT_JAX_GPU_COMPILER=$$(test -f .venv/gpu_compiler/jax_plugins/xla_cuda13/__init__.py && echo $(CURDIR)/.venv/gpu_compiler) $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
+	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv/gpu_compiler $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .

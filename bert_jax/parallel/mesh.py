@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
@@ -34,10 +35,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})
-    # JAX calls a GPU's host a slice. NCCL finds the links, so one flat axis may span hosts.
-    flat = slices == 1 or (sizes[0] == 1 and devices[0].platform == "gpu")
+    if slices > 1 and sizes[0] == 1 and devices[0].platform == "gpu":
+        # JAX calls a GPU's host a slice. NCCL finds the links, so an axis may span hosts.
+        ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+        return Mesh(np.reshape(np.array(ordered, object), sizes), MESH_AXES, axis_types=types)
     try:
-        if flat:
+        if slices == 1:
             return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
         grid = mesh_utils.create_hybrid_device_mesh(
             (1, *sizes[1:]), (sizes[0], 1, 1, 1), devices, allow_split_physical_axes=True
