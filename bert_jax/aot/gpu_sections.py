@@ -12,6 +12,7 @@ from bert_jax.hardware.gpus import FRACTION_VARIABLE, GpuHosts
 from bert_jax.reporting.sections import Section, Table
 
 _TOP_IN_TEXT = 12
+_NEGLIGIBLE = 1e-4  # of the model's operations: products with a few classes
 
 
 def note(compiler: str) -> str:
@@ -111,14 +112,16 @@ def _products(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         for total in cost.products
     ]
     parts: list[str | Table] = [Table(("matrix products", "runs", "GFLOP"), rows)]
-    if cost.wide and phase.computes_in_16_bits:
+    if phase.computes_in_16_bits:
         whole = sum(total.flops for total in cost.products if not total.of_optimizer)
-        parts.append(
-            "ERROR of bert-jax: products in float32 where bfloat16 is meant, of all of the model's "
-            "operations:"
-        )
-        lines = [(line, f"{flops / whole:.2%}") for line, flops in cost.wide.items()]
-        parts.append(Table(("source line", "share"), lines, lines=_TOP_IN_TEXT))
+        wide = {line: flops / whole for line, flops in cost.wide.items()}
+        lines = [(line, f"{share:.2%}") for line, share in wide.items() if share > _NEGLIGIBLE]
+        if lines:
+            parts.append(
+                "ERROR of bert-jax: products in float32 where bfloat16 is meant, of all of the "
+                "model's operations:"
+            )
+            parts.append(Table(("source line", "share"), lines, lines=_TOP_IN_TEXT))
     return Section("Matrix products", parts)
 
 

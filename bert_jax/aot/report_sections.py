@@ -43,8 +43,8 @@ def settings(report: Report) -> dict[str, str]:
 
 def _hardware(target: Target) -> str:
     if isinstance(target, GpuHosts):
-        joined = f" joined by {target.model.links}" if target.per_host > 1 else ""
-        return f"{count(target.devices, 'GPU')} ({target.model.device_kind}){joined}"
+        links = f", {target.model.links} within a host" if target.per_host > 1 else ""
+        return f"{count(target.devices, 'GPU')} ({target.model.device_kind}){links}"
     devices = f", {target.devices:,} devices" if target.devices != target.chips else ""
     return f"{count(target.chips, 'chip')}{devices}"
 

@@ -1,10 +1,16 @@
 """What is counted in a program compiled for GPUs: a small one, in the compiler's own words."""
 
+import json
+
 import pytest
 
+from bert_jax.aot import compile_report, report_html, report_sections
 from bert_jax.aot.cost import gpu_analysis
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
+from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.config.config_files import load
 from bert_jax.hardware import gpus
+from bert_jax.metrics.run_records import strict
 
 MIB = 2**20
 TEXT = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
@@ -111,3 +117,46 @@ def test_what_is_held_at_the_peak_is_listed_by_source_line() -> None:
     """The result of the step takes the place of an argument and does not count."""
     held = {f"{h.source.line} {h.source.direction}": h.bytes for h in analysed("h100-4").held}
     assert held["model/heads.py:5 backward"] == 4 * MIB
+
+
+def report(fits: bool = True) -> compile_report.Report:
+    hosts, config = gpus.find("2xh100-2"), load("base")
+    memory = Memory(GIB, GIB, 1, (3 if fits else 90) * GIB, 0, hosts.usable_bytes, fits)
+    phase = compile_report.PhaseReport(
+        0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA"
+    )
+    mesh = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
+    return compile_report.Report("base", config, hosts, mesh, "the compiler", (phase,))
+
+
+def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
+    said = report_sections.render(report())
+    for part in (
+        "base on 2xh100-2: 4 GPUs (NVIDIA H100 80GB HBM3), NVLink within a host, 2 hosts",
+        "5.00 GiB of 59.33 GiB, fits",
+        "75% of 79.11 GiB",
+        "a lower bound, no estimate",
+        "Attention: XLA",
+        "cuDNN: __cudnn$fmhaSoftmax",
+        "ERROR of bert-jax",
+        "model/heads.py:5 backward",
+        "between hosts",
+        "hours are not estimated",
+    ):
+        assert part in said
+    assert "chip" not in said
+    assert "DOES NOT FIT" in report_sections.render(report(fits=False))
+
+
+def test_the_json_and_the_page_have_the_same(tmp_path) -> None:
+    plain = json.loads(json.dumps(strict(compile_report.as_dict(report())), allow_nan=False))
+    (phase,) = plain["phases"]
+    assert plain["topology"]["hosts"] == 2
+    assert plain["compiler"] == "the compiler"
+    assert plain["estimated_hours"] is None
+    assert phase["estimated_step_seconds"] is None
+    assert phase["at_least_step_seconds"] > 0
+    report_html.save(report(), str(tmp_path / "page.html"), "--config=base")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "fmhaSoftmax" in page
+    assert "bert-jax pretrain --config=base" in page
