@@ -41,11 +41,7 @@ class Compiler:
 
 
 def compiler(target: Target) -> Compiler:
-    """Returns the functions of a search that compile for a target.
-
-    Raises:
-        UserError: the compiler does not know the target.
-    """
+    """Returns the functions of a search that compile for a target; UserError if it is unknown."""
     devices = topology.devices(target)
 
     def measure(config: Config, index: int) -> PhaseReport:
@@ -71,8 +67,7 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated time of all steps of the phases, on GPUs its lower bound; None if ruled out or
-        unknown."""
+        """Time of all steps, estimated, on GPUs a lower bound; None if ruled out or unknown."""
         each = [p.ranked_seconds and p.phase.steps * p.ranked_seconds for p in self.phases]
         return None if self.refusal or not all(each) else sum(s for s in each if s)
 
@@ -96,8 +91,7 @@ class Trial:
 @dataclasses.dataclass(frozen=True)
 class Sweep:
     """tried: in the order of the search. left: candidates not tried within the time limit.
-    unrolled: the best with all its layers unrolled, where the search had them in a loop.
-    """
+    unrolled: the best with its layers unrolled, where the search had them in a loop."""
 
     tried: tuple[Trial, ...]
     left: tuple[Change, ...]

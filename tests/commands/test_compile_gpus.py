@@ -16,6 +16,7 @@ from gpu_compiler import needs_gpu_compiler
 
 from bert_jax import cli
 from bert_jax.aot import gpu_compiler
+from bert_jax.ops.attention import cudnn
 
 ROOT = Path(__file__).resolve().parents[2]
 JAXLIB = importlib.metadata.version("jaxlib")
@@ -80,6 +81,15 @@ def test_the_compiler_is_installed_in_the_version_of_jaxlib() -> None:
     (jaxlib,) = re.findall(r"^jaxlib==(\S+)", locked, re.MULTILINE)
     for package in ("jax-cuda13-plugin", "jax-cuda13-pjrt"):
         assert f"{package}=={jaxlib}" in pins.splitlines()
+
+
+def test_a_described_gpu_has_the_cudnn_of_its_compiler(monkeypatch) -> None:
+    from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
+
+    monkeypatch.setattr(jax_cudnn, "check_cudnn_version", jax_cudnn.check_cudnn_version)
+    monkeypatch.setattr(gpu_compiler, "cudnn_version", lambda: (9, 12, 1))
+    gpu_compiler._answer_for_cudnn()
+    assert cudnn.version() == "9.12.1"
 
 
 def report(*words: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax.aot.cost import collectives, held, overlap, products, roofline
 from bert_jax.aot.cost.collectives import Traffic
-from bert_jax.aot.cost.held import Held
+from bert_jax.aot.cost.held import LineArrays
 from bert_jax.aot.cost.products import Placed, ProductTotal
 from bert_jax.aot.hlo import loops, parser, sources
 from bert_jax.aot.hlo.parser import Instruction, Module
@@ -66,7 +66,7 @@ class GpuAnalysis:
     products: tuple[ProductTotal, ...]
     wide: Mapping[str, int]
     lines: tuple[LineBound, ...]
-    held: tuple[Held, ...]
+    held: tuple[LineArrays, ...]
     collectives: tuple[Traffic, ...]
     callbacks: int
     trips: Mapping[str, int | None]

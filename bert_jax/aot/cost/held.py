@@ -22,7 +22,7 @@ Elements = tuple[frozenset[str], ...]  # names of the arrays behind each element
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class LineArrays:
     """Arrays of a source line at the peak: their number and bytes."""
 
     source: Source
@@ -30,7 +30,7 @@ class Held:
     bytes: int
 
 
-def at_peak(module: Module, text: str) -> tuple[Held, ...]:
+def at_peak(module: Module, text: str) -> tuple[LineArrays, ...]:
     """Returns what one device holds at the peak, most bytes first.
 
     text: of the module, whose first line says which results take the place of arguments.
@@ -44,7 +44,7 @@ def at_peak(module: Module, text: str) -> tuple[Held, ...]:
         source = sources.source(module, computation, instruction)
         number[source] += 1
         size[source] += amount
-    return tuple(Held(source, number[source], total) for source, total in size.most_common())
+    return tuple(LineArrays(source, number[source], total) for source, total in size.most_common())
 
 
 _Live = list[tuple[Computation, Instruction, int]]

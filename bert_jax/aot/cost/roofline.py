@@ -85,7 +85,7 @@ def bounds(
 
     Args:
         exclude: (computation, name) of fusions that are collectives and are counted there.
-        small: results of up to so many elements count by themselves, without what is read for them.
+        small: results of at most this many elements count alone, without what is read for them.
     """
     return tuple(
         _bound(module, computation, instruction, times, accelerator, small)
