@@ -28,13 +28,16 @@ demo: .venv/core $(ACCELERATOR:%=.venv/%)  ## Pretrain, evaluate, export and try
 test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores)
 	@$(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3)
 
-slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
+slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU and GPU compilers
+	@$(MAKE) --no-print-directory .venv/gpu_compiler || echo "cannot install the GPU compiler: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/tensorflow || echo "cannot install TensorFlow: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/beam || echo "cannot install Apache Beam: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/minilm || echo "cannot install MiniLM: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/sky || echo "cannot install SkyPilot: tests that need it are skipped"
 	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow BERT_JAX_BEAM=$(CURDIR)/.venv/beam \
-	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_SKY=$(CURDIR)/.venv/sky BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
+	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so \
+	  BERT_JAX_SKY=$(CURDIR)/.venv/sky BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv/gpu_compiler \
+	  $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3) -m "(slow or torch) and not nightly"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
@@ -69,10 +72,13 @@ nightly:  ## Run all tests, the soak and the mutants with the newest releases se
 	@"$(PYTHON)" -m venv --clear .venv-nightly
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev,torch]' sentence-transformers
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
+	@version=$$(.venv-nightly/bin/python -c 'from importlib.metadata import version; print(version("jaxlib"))') && \
+	  .venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/gpu_compiler \
+	  "jax-cuda13-plugin==$$version" "jax-cuda13-pjrt==$$version"
 	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/peer -r requirements/peer.txt
 	@.venv-nightly/bin/pytest
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so BERT_JAX_PEER=$(CURDIR)/.venv-nightly/peer \
-	  .venv-nightly/bin/pytest -m nightly
+	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv-nightly/gpu_compiler .venv-nightly/bin/pytest -m nightly
 	@.venv-nightly/bin/python tests/soak.py --kills=50
 	@.venv-nightly/bin/python tests/mutants.py
 
@@ -124,6 +130,12 @@ help:  ## List the targets
 .venv/libtpu: requirements/dev.txt .venv/dev
 	@echo "installing libtpu, the TPU compiler"
 	@$(INSTALL) --target=$@ --upgrade "libtpu==0.0.42.*"
+	@touch $@
+
+# The GPU compiler for the tests, outside site-packages: there, JAX would look for a GPU at every start.
+.venv/gpu_compiler: requirements/gpu_compiler.txt .venv/dev
+	@echo "installing requirements/gpu_compiler.txt"
+	@$(INSTALL) --target=$@ --upgrade -r requirements/gpu_compiler.txt
 	@touch $@
 
 # The peer of benchmarks/tpu_compile.py: the last transformers release with Flax models, installed
@@ -188,5 +200,7 @@ lock:  ## Regenerate requirements/*.txt from setup.py (Python 3.11; UPGRADE=1 fo
 	@sed -nE -e '1i # Written by "make lock" from setup.py: what a run on Cloud TPU machines needs. Linux, Python 3.11 to 3.13.' \
 	  -e 's/#.*//' -e '/^[a-z]/p' -e '/^ +--hash/p' requirements/tpu.txt > .venv-lock/tpu.txt
 	@mv .venv-lock/tpu.txt requirements/tpu.txt
+	@version=$$(sed -nE 's/^jaxlib==([^ ]+).*/\1/p' requirements/core.txt) && \
+	  sed -i -E "s/^(jax-cuda13-[a-z]+)==.*/\1==$$version/" requirements/gpu_compiler.txt
 	@rm -rf .venv-lock
 comma := ,

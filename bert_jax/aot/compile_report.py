@@ -10,15 +10,18 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.aot import lower, memory_advice, topology
-from bert_jax.aot.cost import analysis
+from bert_jax.aot.cost import analysis, gpu_analysis
 from bert_jax.aot.cost.analysis import Analysis
+from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.cost.memory import CompileOOM, Memory, ResidentBytes
 from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import UserError
-from bert_jax.hardware.slices import Slice
+from bert_jax.hardware.gpus import GpuHosts
+from bert_jax.hardware.targets import Target
 from bert_jax.metrics.flops import step_flops
+from bert_jax.ops.attention import dispatch
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 
@@ -28,7 +31,10 @@ class PhaseReport:
     """One phase's step.
 
     memory: of one device. remedies: changes that should make it fit, if it does not.
-    analysis: None if the compiler rejected the program for its memory.
+    analysis: None if the compiler rejected the program for its memory. Of GPUs it has a lower bound
+        of the time, not an estimate.
+    attention: why the step's attention is what it is, on GPUs; "" elsewhere.
+    computes_in_16_bits: whether the config asks for that.
     compile_seconds: time this compilation took on this machine.
     flops: of a step, matrix products only. devices_flops: peak FLOP/s of all devices together.
     """
@@ -37,14 +43,26 @@ class PhaseReport:
     phase: PhaseConfig
     memory: Memory
     remedies: tuple[Remedy, ...]
-    analysis: Analysis | None
+    analysis: Analysis | GpuAnalysis | None
     compile_seconds: float
     flops: float
     devices_flops: float
+    attention: str = ""
+    computes_in_16_bits: bool = True
 
     @property
     def step_seconds(self) -> float | None:
         return self.analysis.step_seconds if self.analysis else None
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """Seconds that a step takes at least, where that is all that is known: on GPUs."""
+        return self.analysis.bound_seconds if isinstance(self.analysis, GpuAnalysis) else None
+
+    @property
+    def ranked_seconds(self) -> float | None:
+        """Seconds by which configs are compared: the estimate, on GPUs the lower bound."""
+        return self.step_seconds or self.bound_seconds
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -65,13 +83,16 @@ class PhaseReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report of a config on a slice."""
+    """The report of a config on a slice, or on hosts with GPUs.
+
+    compiler: its name and version.
+    """
 
     name: str
     config: Config
-    tpu_slice: Slice
+    target: Target
     mesh: dict[str, int]
-    libtpu: str
+    compiler: str
     phases: tuple[PhaseReport, ...]
 
     @property
@@ -91,17 +112,17 @@ class Report:
 
     @property
     def chip_hours(self) -> float | None:
-        return self.hours and self.hours * self.tpu_slice.chips
+        return self.hours and self.hours * self.target.chips
 
 
 def make(
     name: str,
     config: Config,
-    tpu_slice: Slice,
+    target: Target,
     phases: Sequence[int],
     working: Callable[[str], AbstractContextManager[None]],
 ) -> Report:
-    """Compiles phases of a config for a slice and reports their memory and time.
+    """Compiles phases of a config for a target and reports their memory and time.
 
     Args:
         name: display name of the config.
@@ -110,49 +131,48 @@ def make(
             minutes.
 
     Raises:
-        UserError: the config does not fit the slice's topology, or compilation fails for a reason
+        UserError: the config does not fit the target's topology, or compilation fails for a reason
             other than memory.
     """
-    mesh = make_mesh(config.mesh, topology.devices(tpu_slice))
+    mesh = make_mesh(config.mesh, topology.devices(target))
     for phase in (config.phases[index] for index in phases):  # before the first compilation
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
     for index in phases:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
-        with working(f"compiling {name}{several} for {tpu_slice.name}"):
-            reports.append(phase_report(config, index, tpu_slice, mesh))
+        with working(f"compiling {name}{several} for {target.name}"):
+            reports.append(phase_report(config, index, target, mesh))
     return Report(
         name=name,
         config=config,
-        tpu_slice=tpu_slice,
+        target=target,
         mesh={axis: int(size) for axis, size in mesh.shape.items()},
-        libtpu=topology.version(),
+        compiler=topology.compiler(target),
         phases=tuple(reports),
     )
 
 
-def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> PhaseReport:
+def phase_report(config: Config, index: int, target: Target, mesh: Mesh) -> PhaseReport:
     """Compiles one phase's step and returns its report.
 
     Raises:
         UserError: see `make`.
     """
-    phase, accelerator = config.phases[index], tpu_slice.generation.accelerator
+    phase, accelerator = config.phases[index], target.accelerator
     global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config.with_model_of(phase), mesh)
     resident = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
-    compiled = compile_or_refuse(lowered)
+    compiled = compile_or_refuse(lowered, topology.compiler(target))
     seconds = time.perf_counter() - began
-    cost = None
+    cost: Analysis | GpuAnalysis | None = None
     if isinstance(compiled, CompileOOM):
         memory = Memory.of_refused(resident, compiled)
     else:
-        memory = Memory.of_compiled(resident, compiled, accelerator.usable_bytes)
-        cost = analysis.analyse(
-            compiled.as_text() or "", mesh_shape=dict(mesh.shape), accelerator=accelerator
-        )
+        refuses = not isinstance(target, GpuHosts)
+        memory = Memory.of_compiled(resident, compiled, target.usable_bytes, refuses=refuses)
+        cost = _analyse(compiled.as_text() or "", dict(mesh.shape), target)
     advice = () if memory.fits else memory_advice.remedies(config, index, mesh, memory)
     return PhaseReport(
         index=index,
@@ -162,12 +182,24 @@ def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> Ph
         analysis=cost,
         compile_seconds=seconds,
         flops=step_flops(config, phase, lower.teacher_of(config)),
-        devices_flops=tpu_slice.devices * accelerator.bf16_flops,
+        devices_flops=target.devices * accelerator.bf16_flops,
+        attention=dispatch.gpu_note(config, index, mesh),
+        computes_in_16_bits=config.compute.dtype != "float32",
     )
 
 
-def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | CompileOOM:
+def _analyse(text: str, mesh_shape: dict[str, int], target: Target) -> Analysis | GpuAnalysis:
+    if isinstance(target, GpuHosts):
+        return gpu_analysis.analyse(text, mesh_shape=mesh_shape, hosts=target)
+    return analysis.analyse(text, mesh_shape=mesh_shape, accelerator=target.accelerator)
+
+
+def compile_or_refuse(
+    lowered: jax.stages.Lowered, compiler: str
+) -> jax.stages.Compiled | CompileOOM:
     """Returns the compiled program, or the out-of-memory error that the compiler reports.
+
+    compiler: its name and version, for the error.
 
     Raises:
         UserError: any other failure of the compiler.
@@ -178,33 +210,33 @@ def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Comp
         refused = CompileOOM.read(str(error))
         if refused is None:
             reason = " ".join(str(error).split())[:500]
-            raise UserError(
-                f"libtpu {topology.version()} cannot compile the step: {reason}"
-            ) from error
+            raise UserError(f"{compiler} cannot compile the step: {reason}") from error
         return refused
 
 
 def as_dict(report: Report) -> dict[str, Any]:
     """Returns the report as JSON-serializable values: bytes per device, seconds per step."""
-    tpu_slice = report.tpu_slice
+    on_gpus = isinstance(report.target, GpuHosts)
     return {
         "config": report.name,
-        "topology": {
-            "name": tpu_slice.name,
-            "shape": list(tpu_slice.shape),
-            "slices": tpu_slice.count,
-            "chips": tpu_slice.chips,
-            "devices": tpu_slice.devices,
-            "hosts": tpu_slice.hosts,
-        },
+        "topology": _topology(report.target),
         "mesh": report.mesh,
         "compute": to_dict(report.config.compute),
-        "libtpu": report.libtpu,
+        "compiler": report.compiler,
+        **({} if on_gpus else {"libtpu": report.compiler.removeprefix("libtpu ")}),
         "fits": report.fits,
         "estimated_hours": report.hours,
         "estimated_chip_hours": report.chip_hours,
         "phases": [_phase_dict(phase) for phase in report.phases],
     }
+
+
+def _topology(target: Target) -> dict[str, Any]:
+    """Returns a target's name and sizes; of GPUs each is a chip of its own."""
+    sizes = {"chips": target.chips, "devices": target.devices, "hosts": target.hosts}
+    if isinstance(target, GpuHosts):
+        return {"name": target.name, "gpu": target.model.device_kind, **sizes}
+    return {"name": target.name, "shape": list(target.shape), "slices": target.count, **sizes}
 
 
 def _phase_dict(report: PhaseReport) -> dict[str, Any]:
@@ -219,9 +251,17 @@ def _phase_dict(report: PhaseReport) -> dict[str, Any]:
         ],
         "compile_seconds": report.compile_seconds,
         "flops": report.flops,
+        **({"attention": report.attention} if report.attention else {}),
         "estimated_step_seconds": report.step_seconds,
+        "at_least_step_seconds": report.bound_seconds,
         "estimated_tokens_per_second": report.tokens_per_second,
         "estimated_utilization": report.utilization,
         "estimated_hours": report.hours,
-        "analysis": report.analysis and analysis.as_dict(report.analysis),
+        "analysis": _analysis_dict(report.analysis),
     }
+
+
+def _analysis_dict(cost: Analysis | GpuAnalysis | None) -> dict[str, Any] | None:
+    if isinstance(cost, GpuAnalysis):
+        return gpu_analysis.as_dict(cost)
+    return analysis.as_dict(cost) if cost else None

@@ -3,12 +3,15 @@
 import functools
 from collections.abc import Iterator
 
+from bert_jax.aot import gpu_sections
 from bert_jax.aot.compile_report import PhaseReport, Report
 from bert_jax.aot.cost.analysis import Analysis
-from bert_jax.aot.cost.memory import GIB
+from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.hlo.sources import code
+from bert_jax.aot.report_parts import collectives_of, in_units, ms
 from bert_jax.errors import count
-from bert_jax.hardware.slices import Slice
+from bert_jax.hardware.gpus import GpuHosts
+from bert_jax.hardware.targets import Target
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
 from bert_jax.reporting.sections import Figure, Part, Section, Table, as_text
 
@@ -25,24 +28,33 @@ def render(report: Report) -> str:
 
 def settings(report: Report) -> dict[str, str]:
     """Returns the slice with its mesh, and the compute settings."""
-    tpu_slice, compute = report.tpu_slice, report.config.compute
+    target, compute = report.target, report.config.compute
     mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
-    devices = f", {tpu_slice.devices:,} devices" if tpu_slice.devices != tpu_slice.chips else ""
     layers = report.config.model.num_hidden_layers
     at_once = min(compute.unroll_layers or layers, layers)
     loop = "all layers unrolled" if at_once == layers else f"scan over layers (unroll={at_once})"
     return {
-        "slice": f"{report.name} on {tpu_slice.name}: {count(tpu_slice.chips, 'chip')}{devices}, "
-        f"{count(tpu_slice.hosts, 'host')}; mesh {mesh or 'of one device'}",
+        "slice": f"{report.name} on {target.name}: {_hardware(target)}, "
+        f"{count(target.hosts, 'host')}; mesh {mesh or 'of one device'}",
         "compute": f"{compute.dtype}, attention {compute.attention}, {loop}, remat "
         f"{compute.remat}, optimizer {'sharded' if compute.shard_optimizer else 'replicated'}",
     }
 
 
+def _hardware(target: Target) -> str:
+    if isinstance(target, GpuHosts):
+        links = f", {target.model.links} within a host" if target.per_host > 1 else ""
+        return f"{count(target.devices, 'GPU')} ({target.model.device_kind}){links}"
+    devices = f", {target.devices:,} devices" if target.devices != target.chips else ""
+    return f"{count(target.chips, 'chip')}{devices}"
+
+
 def note(report: Report) -> str:
     """Returns what the numbers are."""
+    if isinstance(report.target, GpuHosts):
+        return gpu_sections.note(report.compiler)
     return (
-        f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allocates. "
+        f"Compiled by {report.compiler}; nothing ran. Memory is what the compiler allocates. "
         "Times are estimates:\nthe compiler's cycles, and a roofline lower bound for operations "
         "without a cycle estimate."
     )
@@ -53,17 +65,21 @@ def whole_run(report: Report) -> str:
     what = "Whole run" if report.whole else "This phase"
     if not report.fits:
         return f"{what}: not estimated, because it does not fit"
-    return f"{what}: {_cost(report.hours, report.tpu_slice)}"
+    if isinstance(report.target, GpuHosts):
+        return f"{what}: fits; hours are not estimated, because nothing gives them for GPUs"
+    return f"{what}: {_cost(report.hours, report.target)}"
 
 
 def of_phases(report: Report) -> Iterator[Section]:
     """Yields the memory and time of each phase."""
     for phase in report.phases:
         yield Section(*_title(phase, report))
-        yield _memory(phase, report.tpu_slice)
-        if phase.analysis:
+        yield _memory(phase, report.target)
+        if isinstance(phase.analysis, GpuAnalysis) and isinstance(report.target, GpuHosts):
+            yield from gpu_sections.of_phase(phase, phase.analysis, report.target)
+        elif isinstance(phase.analysis, Analysis):
             yield _time(phase, phase.analysis)
-            cost = f"This phase: {_cost(phase.hours, report.tpu_slice)}."
+            cost = f"This phase: {_cost(phase.hours, report.target)}."
             yield Section("Time of all steps", [cost], in_text=False)
             yield from of_analysis(phase.analysis)
 
@@ -74,7 +90,7 @@ def of_analysis(cost: Analysis) -> Iterator[Section]:
     yield _lines(cost)
     yield _operations(cost)
     if cost.collectives:
-        yield _collectives(cost)
+        yield collectives_of(cost.collectives)
     unknown = [name for name, trips in cost.trips.items() if trips is None]
     if unknown:
         counted = f"Loops with an unknown trip count are counted once: {', '.join(unknown)}."
@@ -87,31 +103,33 @@ def _title(phase: PhaseReport, report: Report) -> tuple[str, list[str]]:
     """Returns the heading of a phase, and one line that describes it."""
     shape, phases = phase.phase, len(report.config.phases)
     which = f"Phase {phase.index + 1} of {phases}" if phases > 1 else ""
-    rows = shape.batch_size / shape.micro_batches / report.tpu_slice.devices
+    rows = shape.batch_size / shape.micro_batches / report.target.devices
     parts = f" in {shape.micro_batches} micro-batches" if shape.micro_batches > 1 else ""
     line = (
         f"{which and f'{which}: '}{shape.steps:,} steps of {shape.batch_size:,} rows of "
-        f"{shape.row_tokens} tokens{parts}, {rows:g} per {_device(report.tpu_slice)} at a time; "
+        f"{shape.row_tokens} tokens{parts}, {rows:g} per {_device(report.target)} at a time; "
         f"compiled in {phase.compile_seconds:.0f} s"
     )
     return which or "The step", [line]
 
 
-def _memory(phase: PhaseReport, tpu_slice: Slice) -> Section:
+def _memory(phase: PhaseReport, target: Target) -> Section:
     """Returns whether a phase fits, and what would help if it does not."""
-    memory, device = phase.memory, _device(tpu_slice)
-    limit = f" of {_bytes(memory.limit)}" if memory.limit else ""
+    memory, device = phase.memory, _device(target)
+    limit = f" of {in_units(memory.limit)}" if memory.limit else ""
     fits = "fits" if memory.fits else "DOES NOT FIT"
     shown = {kind: amount for kind, amount in memory.kinds.items() if amount}
     if free := max(0, (memory.limit or 0) - memory.total):
         shown["free"] = free
     parts: list[Part] = [
-        f"Memory per {device}: {_bytes(memory.total)}{limit}, {fits}",
+        f"Memory per {device}: {in_units(memory.total)}{limit}, {fits}",
         Figure(functools.partial(stacked_bar, shown), f"Memory of one {device}"),
-        Table(("", ""), [(k, _bytes(n)) for k, n in memory.kinds.items() if n or memory.fits]),
+        Table(("", ""), [(k, in_units(n)) for k, n in memory.kinds.items() if n or memory.fits]),
     ]
+    if isinstance(target, GpuHosts):
+        parts += [gpu_sections.limit_note(target)]
     if memory.limit and not memory.fits:
-        parts += [f"Over the limit by {_bytes(memory.total - memory.limit)}."]
+        parts += [f"Over the limit by {in_units(memory.total - memory.limit)}."]
         parts += _remedies(phase, memory.limit)
     return Section("Memory", parts)
 
@@ -122,12 +140,12 @@ def _remedies(phase: PhaseReport, limit: int) -> Iterator[Part]:
     elif all(remedy.needed > limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
-            f"Even {combined.flags} needs {_bytes(combined.needed)} by estimate: use more chips "
+            f"Even {combined.flags} needs {in_units(combined.needed)} by estimate: use more chips "
             "or a smaller batch."
         )
     else:
         yield "Changes that should make it fit (estimates, not compiled):"
-        rows = [(remedy.flags, _bytes(remedy.needed)) for remedy in phase.remedies]
+        rows = [(remedy.flags, in_units(remedy.needed)) for remedy in phase.remedies]
         yield Table(("flags", "needs"), rows)
 
 
@@ -137,18 +155,18 @@ def _time(phase: PhaseReport, cost: Analysis) -> Section:
         step = "Step: time unknown, because this generation's bandwidth between slices is unknown."
     else:
         step = (
-            f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s including padding, "
+            f"Step: {ms(seconds)}, {tokens:,.0f} tokens/s including padding, "
             f"{share:.1%} MFU; all estimated by the compiler"
         )
     kinds = [kind for kind in cost.unestimated if kind.seconds > _MIN_SECONDS][:3]
-    named = f" ({', '.join(f'{kind.kind} {_ms(kind.seconds)}' for kind in kinds)})" if kinds else ""
+    named = f" ({', '.join(f'{kind.kind} {ms(kind.seconds)}' for kind in kinds)})" if kinds else ""
     rows = [
-        (f"computation: {cost.cycles / 1e6:,.1f} million cycles", _ms(cost.compute_seconds)),
-        (f"at least, operations without a cycle estimate{named}", _ms(cost.unestimated_seconds)),
+        (f"computation: {cost.cycles / 1e6:,.1f} million cycles", ms(cost.compute_seconds)),
+        (f"at least, operations without a cycle estimate{named}", ms(cost.unestimated_seconds)),
     ]
     if cost.exposed_seconds is not None and cost.collective_seconds is not None:
-        waiting = f"at least, waiting for collectives ({_ms(cost.collective_seconds)} in total)"
-        rows.append((waiting, _ms(cost.exposed_seconds)))
+        waiting = f"at least, waiting for collectives ({ms(cost.collective_seconds)} in total)"
+        rows.append((waiting, ms(cost.exposed_seconds)))
     return Section("Time of a step", [step, Table(("", ""), rows)])
 
 
@@ -210,30 +228,12 @@ def _operations(cost: Analysis) -> Section:
     return Section("Most expensive operations", [fusion, table], in_text=False)
 
 
-def _collectives(cost: Analysis) -> Section:
-    """The collectives by kind and mesh axes."""
-    rows = [
-        (
-            f"{traffic.kind} over {', '.join(traffic.axes) or 'some devices'}"
-            + (" overlapped with computation" if traffic.overlapped else ""),
-            f"{traffic.bytes / 2**20:,.1f} MiB",
-            "?" if traffic.seconds is None else _ms(traffic.seconds),
-            f"{traffic.runs:,}",
-            traffic.network.upper(),
-            f"{traffic.devices:,}" + (" (a part of the axes)" if traffic.partly else ""),
-        )
-        for traffic in cost.collectives
-    ]
-    header = ("collective", "bytes", "at least", "runs", "network", "devices")
-    return Section("Collectives", [Table(header, rows, columns=5)])
-
-
 def _unestimated(cost: Analysis) -> Section:
     rows = [
         (
             total.kind,
             f"{total.bytes / 2**20:,.1f} MiB",
-            _ms(total.seconds),
+            ms(total.seconds),
             f"{total.runs:,}",
             f"{total.flops / 1e9:,.3g}",
         )
@@ -247,11 +247,11 @@ def _unestimated(cost: Analysis) -> Section:
     return Section("Operations without a cycle estimate", [table, copies], in_text=False)
 
 
-def _cost(hours: float | None, tpu_slice: Slice) -> str:
+def _cost(hours: float | None, target: Target) -> str:
     """Formats hours on a slice, short times in seconds."""
     if hours is None:
         return "time unknown"
-    chip_hours = hours * tpu_slice.chips
+    chip_hours = hours * target.chips
     time = f"{hours:,.2f} hours" if hours >= 0.1 else f"{3600 * hours:,.1f} s"
     return (
         f"{time}, {chip_hours:,{'.0f' if chip_hours >= 10 else '.2g'}} chip-hours; "
@@ -259,20 +259,10 @@ def _cost(hours: float | None, tpu_slice: Slice) -> str:
     )
 
 
-def _device(tpu_slice: Slice) -> str:
-    return "chip" if tpu_slice.devices == tpu_slice.chips else "core (two per chip)"
-
-
-def _bytes(amount: int) -> str:
-    """Formats bytes in GiB, small amounts in MiB or KiB."""
-    for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
-        if amount >= 0.1 * size:
-            return f"{amount / size:,.{2 if size == GIB else 1}f} {unit}"
-    return f"{amount / 1024:,.1f} KiB"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.2f} ms"
+def _device(target: Target) -> str:
+    if isinstance(target, GpuHosts):
+        return "GPU"
+    return "chip" if target.devices == target.chips else "core (two per chip)"
 
 
 def _share(cycles: int, cost: Analysis) -> str:

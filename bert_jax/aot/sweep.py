@@ -19,7 +19,7 @@ from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
-from bert_jax.hardware.slices import Slice
+from bert_jax.hardware.targets import Target
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 
@@ -40,16 +40,12 @@ class Compiler:
     needed: Callable[[Config, int, Memory, Change], int | None]
 
 
-def compiler(tpu_slice: Slice) -> Compiler:
-    """Returns the functions of a search that compile with libtpu for a slice.
-
-    Raises:
-        UserError: libtpu does not know the slice.
-    """
-    devices = topology.devices(tpu_slice)
+def compiler(target: Target) -> Compiler:
+    """Returns the functions of a search that compile for a target; UserError if it is unknown."""
+    devices = topology.devices(target)
 
     def measure(config: Config, index: int) -> PhaseReport:
-        return phase_report(config, index, tpu_slice, make_mesh(config.mesh, devices))
+        return phase_report(config, index, target, make_mesh(config.mesh, devices))
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
         return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)
@@ -71,8 +67,8 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated time of all steps of the phases; None if ruled out or unknown."""
-        each = [p.step_seconds and p.phase.steps * p.step_seconds for p in self.phases]
+        """Time of all steps, estimated, on GPUs a lower bound; None if ruled out or unknown."""
+        each = [p.ranked_seconds and p.phase.steps * p.ranked_seconds for p in self.phases]
         return None if self.refusal or not all(each) else sum(s for s in each if s)
 
     @property
@@ -94,11 +90,13 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """tried: in the order of the search. left: candidates not tried within the time limit."""
+    """tried: in the order of the search. left: candidates not tried within the time limit.
+    unrolled: the best with its layers unrolled, where the search had them in a loop."""
 
     tried: tuple[Trial, ...]
     left: tuple[Change, ...]
     seconds: float
+    unrolled: Trial | None = None
 
     @property
     def ranked(self) -> tuple[Trial, ...]:
@@ -190,8 +188,8 @@ class Search:
             raise UserError(first.refusal or "")
         if not first.refusal and first.seconds is None:
             raise UserError(
-                "--sweep: this generation's network bandwidth between slices is unknown, so there "
-                "are no times to compare; choose a single slice"
+                "--sweep: the network bandwidth between these slices or hosts is unknown, so there "
+                "are no times to compare; choose a single one"
             )
         config, best = self.config, first
         if first.refusal:

@@ -6,25 +6,29 @@ from typing import Any
 from bert_jax.aot import topology
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.sweep import Sweep, Trial, flags
-from bert_jax.hardware.slices import Slice
+from bert_jax.hardware.gpus import GpuHosts
+from bert_jax.hardware.targets import Target
 from bert_jax.runtime.console import clock, table
 
 _UNCHANGED = "(unchanged)"
 
 
-def render(sweep: Sweep, name: str, tpu_slice: Slice) -> str:
-    return "\n".join(_lines(sweep, name, tpu_slice))
+def render(sweep: Sweep, name: str, target: Target) -> str:
+    return "\n".join(_lines(sweep, name, target))
 
 
-def _lines(sweep: Sweep, name: str, tpu_slice: Slice) -> Iterator[str]:
+def _lines(sweep: Sweep, name: str, target: Target) -> Iterator[str]:
     yield (
-        f"{name} on {tpu_slice.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
-        f"compiled by libtpu {topology.version()}; nothing ran. Times\nand their order are "
-        "estimates; memory is what the compiler allocates. Tokens include padding."
+        f"{name} on {target.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
+        f"compiled by {topology.compiler(target)}; nothing ran. {_what(target)}"
     )
+    on_gpus = isinstance(target, GpuHosts)
     if sweep.ranked:
-        header = ("tokens/s", "hours", "GiB", "compile", "flags")
-        yield from ("", table(header, [_row(trial) for trial in sweep.ranked]))
+        header: tuple[str, ...] = ("tokens/s", "hours", "GiB", "compile", "flags")
+        rows = [_row(trial) for trial in sweep.ranked]
+        if on_gpus:  # a lower bound of the time gives no hours
+            header, rows = ("at most", *header[2:]), [(row[0], *row[2:]) for row in rows]
+        yield from ("", table(header, rows))
     if sweep.refused:
         rows = [(trial.flags or _UNCHANGED, trial.refusal or "") for trial in sweep.refused]
         yield "\nRuled out:"
@@ -33,6 +37,28 @@ def _lines(sweep: Sweep, name: str, tpu_slice: Slice) -> Iterator[str]:
         yield f"\nNot tried within --sweep_minutes ({len(sweep.left)}):"
         yield from (f"  {flags(changes)}" for changes in sweep.left)
     yield f"\n{_verdict(sweep)}"
+    if sweep.unrolled and sweep.best:
+        yield _unrolled(sweep.unrolled, sweep.best)
+
+
+def _what(target: Target) -> str:
+    """Returns what the numbers are."""
+    memory = "memory is what the compiler allocates. Tokens include padding."
+    if isinstance(target, GpuHosts):
+        bounds = "Layers are in a\nloop. Tokens/s are at most these, by lower bounds of the time"
+        return f"{bounds}, which also give the order;\n{memory}"
+    return f"Times\nand their order are estimates; {memory}"
+
+
+def _unrolled(unrolled: Trial, best: Trial) -> str:
+    """Returns a line on the best with its layers unrolled."""
+    difference = (unrolled.needed - best.needed) / GIB
+    fits = unrolled.refusal or "fits"
+    seconds = sum(phase.compile_seconds for phase in unrolled.phases)
+    return (
+        f"With its layers unrolled it needs {unrolled.needed / GIB:,.2f} GiB, {difference:+,.2f} "
+        f"GiB ({fits}; compiled in {seconds:,.0f} s)."
+    )
 
 
 def _row(trial: Trial) -> tuple[str, ...]:
@@ -53,16 +79,18 @@ def _verdict(sweep: Sweep) -> str:
     return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
 
 
-def as_dict(sweep: Sweep, name: str, tpu_slice: Slice) -> dict[str, Any]:
+def as_dict(sweep: Sweep, name: str, target: Target) -> dict[str, Any]:
     """Returns the sweep as JSON-serializable values, fastest first; bytes are per device."""
     others = [trial for trial in sweep.tried if trial not in sweep.ranked]
     return {
         "config": name,
-        "topology": tpu_slice.name,
-        "libtpu": topology.version(),
+        "topology": target.name,
+        "compiler": topology.compiler(target),
+        **({} if isinstance(target, GpuHosts) else {"libtpu": topology.version()}),
         "seconds": sweep.seconds,
         "best": sweep.best and sweep.best.flags,
         "tried": [_tried(trial) for trial in (*sweep.ranked, *others)],
+        **({"unrolled": _tried(sweep.unrolled)} if sweep.unrolled else {}),
         "not_tried": [dict(changes) for changes in sweep.left],
     }
 

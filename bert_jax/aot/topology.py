@@ -1,4 +1,5 @@
-"""Describes the devices of a TPU slice with libtpu, on a machine without TPUs."""
+"""The compiler of a target and its devices, on a machine without any: of a TPU slice with libtpu
+here, of GPUs in gpu_compiler.py."""
 
 import importlib.metadata
 import importlib.util
@@ -8,8 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_jax.aot import gpu_compiler
 from bert_jax.errors import UserError
+from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.hardware.slices import Slice
+from bert_jax.hardware.targets import Target
 
 if TYPE_CHECKING:
     import jax
@@ -29,15 +33,18 @@ _ENVIRONMENT = {
 }
 
 
-def prepare() -> None:
-    """Configures this process to compile for TPU slices and to use only the CPU.
+def prepare(target: Target | None = None) -> None:
+    """Configures this process to compile for a target, TPUs by default, and to use only the CPU.
 
     Call it before JAX initializes its backends, and preferably before importing JAX, which reads
     some environment variables only on import.
 
     Raises:
-        UserError: libtpu is not found.
+        UserError: the compiler is not found.
     """
+    if isinstance(target, GpuHosts):
+        gpu_compiler.prepare()
+        return
     os.environ |= _ENVIRONMENT | {"TPU_LIBRARY_PATH": str(library())}
     if "jax" in sys.modules:
         import jax
@@ -75,12 +82,21 @@ def version() -> str:
     return next((package.version for package in packages), "unknown")
 
 
-def devices(tpu_slice: Slice) -> Sequence["jax.Device"]:
-    """Returns the JAX devices of a slice; they are descriptions that cannot hold arrays.
+def compiler(target: Target) -> str:
+    """Returns the name and version of a target's compiler."""
+    return gpu_compiler.name() if isinstance(target, GpuHosts) else f"libtpu {version()}"
+
+
+def devices(target: Target) -> Sequence["jax.Device"]:
+    """Returns the JAX devices of a target; they are descriptions that cannot hold arrays.
 
     Raises:
-        UserError: libtpu does not know this slice.
+        UserError: the compiler does not know it.
     """
+    return gpu_compiler.devices(target) if isinstance(target, GpuHosts) else _of_slice(target)
+
+
+def _of_slice(tpu_slice: Slice) -> Sequence["jax.Device"]:
     from jax.experimental.topologies import get_topology_desc
 
     try:

@@ -1,7 +1,8 @@
-"""`bert-jax compile`: memory, time and collectives of a config on a TPU slice, without a TPU."""
+"""`bert-jax compile`: memory, time and collectives of a config on TPUs or GPUs, without any."""
 
 import ast
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from bert_jax.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config, ModelConfig
-    from bert_jax.hardware.slices import Slice
+    from bert_jax.hardware.targets import Target
 
 
 def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -23,8 +24,8 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     define_config(values, words)
     topology = (
-        "TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; multislice: 2xv5e-256 "
-        "(default: the config's)"
+        "TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; multislice: 2xv5e-256; "
+        "GPUs of a host: h100-8, l4-1; four hosts of eight: 4xa100-80g-8 (default: the config's)"
     )
     flags.DEFINE_string("topology", None, topology, flag_values=values)
     flags.DEFINE_string("phase", "all", "phase of the config, from 0, or all", flag_values=values)
@@ -50,34 +51,34 @@ def _compile(values: flags.FlagValues) -> int | None:
 
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
-    config = read_config(values, _model_of)
-    tpu_slice = _slice(values)
+    target = _target(values)
+    config = read_config(values, functools.partial(_model_of, target))
     phases = _phases(values.phase, config)
     also = _also(values.sweep_also, config)
     from bert_jax.aot import topology
 
-    topology.prepare()  # before anything imports JAX
+    topology.prepare(target)  # before anything imports JAX
     if values.sweep:
-        return _sweep(values, config, tpu_slice, phases, also)
-    return _report(values, config, tpu_slice, phases)
+        return _sweep(values, config, target, phases, also)
+    return _report(values, config, target, phases)
 
 
-def _model_of(init: str) -> "ModelConfig | None":
+def _model_of(target: "Target", init: str) -> "ModelConfig | None":
     from bert_jax.aot import topology
     from bert_jax.training.resolve import find_architecture
 
-    topology.prepare()  # before anything imports JAX
+    topology.prepare(target)  # before anything imports JAX
     return find_architecture(init)
 
 
 def _report(
-    values: flags.FlagValues, config: "Config", tpu_slice: "Slice", phases: list[int]
+    values: flags.FlagValues, config: "Config", target: "Target", phases: list[int]
 ) -> int | None:
     from bert_jax.aot import compile_report, report_html, report_sections
     from bert_jax.config.config_files import path_of, words_of
     from bert_jax.runtime.console import working
 
-    result = compile_report.make(path_of(values).stem, config, tpu_slice, phases, working)
+    result = compile_report.make(path_of(values).stem, config, target, phases, working)
     if values.html:
         report_html.save(result, values.html, words_of(values))
     _print_result(compile_report.as_dict(result) if values.json else report_sections.render(result))
@@ -87,20 +88,23 @@ def _report(
 def _sweep(
     values: flags.FlagValues,
     config: "Config",
-    tpu_slice: "Slice",
+    target: "Target",
     phases: list[int],
     also: dict[str, list[Any]],
 ) -> int | None:
-    from bert_jax.aot import sweep, sweep_text
+    from bert_jax.aot import gpu_sweep, sweep, sweep_text
     from bert_jax.config.config_files import path_of
+    from bert_jax.hardware.gpus import GpuHosts
     from bert_jax.runtime.console import working
 
-    result = sweep.Search(
-        config, phases, tpu_slice.devices, sweep.compiler(tpu_slice),
-        also=also, seconds=60 * values.sweep_minutes, working=working,
-    ).run()  # fmt: skip
+    options = {"also": also, "seconds": 60 * values.sweep_minutes, "working": working}
+    compiler = sweep.compiler(target)
+    if isinstance(target, GpuHosts):
+        result = gpu_sweep.run(config, phases, target.devices, compiler, **options)
+    else:
+        result = sweep.Search(config, phases, target.devices, compiler, **options).run()
     formatted = sweep_text.as_dict if values.json else sweep_text.render
-    _print_result(formatted(result, path_of(values).stem, tpu_slice))
+    _print_result(formatted(result, path_of(values).stem, target))
     return None if result.best else FAILED
 
 
@@ -134,15 +138,15 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
     return extra
 
 
-def _slice(values: flags.FlagValues) -> "Slice":
+def _target(values: flags.FlagValues) -> "Target":
     from bert_jax.config.config_files import path_of, slice_of
-    from bert_jax.hardware import slices
+    from bert_jax.hardware import targets
 
     name = values.topology or slice_of(path_of(values))
     if not name:
-        raise UsageError("--topology=… is missing: this config names no TPU slice")
+        raise UsageError("--topology=… is missing: this config names no TPU slice; GPUs are h100-8")
     try:
-        return slices.find(name)
+        return targets.find(name)
     except ValueError as error:
         raise UserError(f"--topology: {error}") from None
 
@@ -159,7 +163,7 @@ def _phases(text: str, config: "Config") -> list[int]:
 
 COMMANDS = {
     "compile": Command(
-        "compile the training step for a TPU slice, without a TPU: memory, time, collectives",
+        "compile the training step for TPUs or GPUs, without one: memory, time, collectives",
         "bert-jax compile --config=wiki_books_large --topology=v5e-256",
         _define_compile,
         _run_compile,

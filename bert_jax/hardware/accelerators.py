@@ -22,8 +22,9 @@ class Accelerator:
     memory_bytes: HBM capacity.
     usable_bytes: HBM that the TPU compiler makes available to a program, less the runtime's share.
     memory_bandwidth: HBM bandwidth in bytes/s.
-    ici_bandwidth: bytes/s over all ICI links to other chips of a slice, both directions added up.
-    dcn_bandwidth: bytes/s to other slices over the data center network.
+    ici_bandwidth: bytes/s over all ICI links to other chips of a slice, or NVLink or PCIe links to
+        other GPUs of a host, both directions added up.
+    dcn_bandwidth: bytes/s to other slices or hosts over the data center network.
     clock: cycles/s, in which the TPU compiler gives its estimates.
     flops_per_cycle, bytes_per_cycle: throughput that the TPU compiler assumes for an operation that
         is only compute-bound (a bfloat16 product of 4096 x 4096 matrices) or only memory-bound
@@ -77,6 +78,33 @@ _TPUS: tuple[tuple[Any, ...], ...] = (
     (("TPU v6 lite", "TPU v6e"), 1, 918, 32, 31.25, 1638, 800e9, 100, 1.75, 455_675, 757),
     (("TPU7x",), 2, 2307, 192, 94.75, 7380, 1200e9, 100, 2.2, 434_504, 1265),
 )
+# NVIDIA GPUs: dense bfloat16 TFLOP/s, GB and GB/s of memory, GB/s of the links to other GPUs of its
+# host (NVLink, else PCIe: gen 4 x16 is 64 GB/s, gen 5 x16 128 GB/s; both directions added up), and
+# Gbit/s to other hosts. The data sheet of each GPU but for:
+# - The sheets of H100 (1,979 and 1,513), H200 (1,979), B200 (4,500 in the
+#   Blackwell technical brief), GB200 NVL72 (360 PFLOP/s, 576 TB/s, 13.4 TB in 72 GPUs) and L4 (242)
+#   count 2:4 sparsity, which doubles the dense rate. DGX B200: 64 TB/s, 1,440 GB in 8 GPUs.
+# - RTX A6000 and RTX 4090: with float32 accumulation, as XLA asks for; white papers of GA102 and
+#   Ada, appendix A. Their NVLink bridges join pairs only (A6000) or do not exist.
+# - Network: adapters of DGX A100 (8 x 200), DGX H100, H200 and B200 (8 x 400) and of a GB200 NVL72
+#   tray (4 x 400); of A10G and L4 the 100 Gbit/s that AWS g5.48xlarge and Google's g2-standard-96
+#   give to eight. Unknown where no such host is sold.
+_GPUS: tuple[tuple[Any, ...], ...] = (
+    (("NVIDIA A100-SXM4-40GB",), 312, 40, 1555, 600, 200),
+    (("NVIDIA A100-PCIE-40GB",), 312, 40, 1555, 64, None),
+    (("NVIDIA A100-SXM4-80GB",), 312, 80, 2039, 600, 200),
+    (("NVIDIA A100 80GB PCIe",), 312, 80, 1935, 64, None),
+    (("NVIDIA H100 80GB HBM3",), 1979 / 2, 80, 3350, 900, 400),
+    (("NVIDIA H100 PCIe",), 1513 / 2, 80, 2000, 128, None),
+    (("NVIDIA H200",), 1979 / 2, 141, 4800, 900, 400),
+    (("NVIDIA B200",), 4500 / 2, 180, 8000, 1800, 400),
+    (("NVIDIA GB200",), 360_000 / 72 / 2, 186, 8000, 1800, 400),
+    (("NVIDIA L40S",), 362.05, 48, 864, 64, None),
+    (("NVIDIA L4",), 242 / 2, 24, 300, 64, 12.5),
+    (("NVIDIA A10G",), 70, 24, 600, 64, 12.5),
+    (("NVIDIA GeForce RTX 4090",), 165.2, 24, 1008, 64, None),
+    (("NVIDIA RTX A6000",), 154.8, 48, 768, 64, None),
+)
 ACCELERATORS = (
     *(
         Accelerator(
@@ -92,22 +120,17 @@ ACCELERATORS = (
         )
         for kinds, n, tflops, gib, usable, memory, ici, dcn, ghz, *of_compiler in _TPUS
     ),
-    # NVIDIA A100 Tensor Core GPU data sheet: 312 dense.
-    Accelerator(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"), 312 * _TFLOPS, 40 * _GB),
-    Accelerator(("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"), 312 * _TFLOPS, 80 * _GB),
-    # NVIDIA H100 Tensor Core GPU data sheet: 1,979 (SXM) and 1,513 (PCIe) with 2:4 sparsity, which
-    # doubles the dense rate.
-    Accelerator(("NVIDIA H100 80GB HBM3",), 1979 / 2 * _TFLOPS, 80 * _GB),
-    Accelerator(("NVIDIA H100 PCIe",), 1513 / 2 * _TFLOPS, 80 * _GB),
-    # NVIDIA H200 Tensor Core GPU data sheet (SXM): 1,979 with sparsity, 141 GB.
-    Accelerator(("NVIDIA H200",), 1979 / 2 * _TFLOPS, 141 * _GB),
-    # NVIDIA Blackwell architecture technical brief, HGX B200: 4,500 with sparsity; DGX B200 data
-    # sheet: 1,440 GB in eight GPUs.
-    Accelerator(("NVIDIA B200",), 4500 / 2 * _TFLOPS, 180 * _GB),
-    # NVIDIA L40S data sheet: 362.05 dense, 48 GB of GDDR6.
-    Accelerator(("NVIDIA L40S",), 362.05 * _TFLOPS, 48 * _GB),
-    # NVIDIA L4 data sheet: 242 with sparsity, 24 GB of GDDR6.
-    Accelerator(("NVIDIA L4",), 242 / 2 * _TFLOPS, 24 * _GB),
+    *(
+        Accelerator(
+            kinds,
+            tflops * _TFLOPS,
+            gb * _GB,
+            memory_bandwidth=memory * _GB,
+            ici_bandwidth=links * _GB,
+            dcn_bandwidth=network and network * _GBIT,
+        )
+        for kinds, tflops, gb, memory, links, network in _GPUS
+    ),
 )
 
 BY_DEVICE_KIND = {kind: row for row in ACCELERATORS for kind in row.device_kinds}

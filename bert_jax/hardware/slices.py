@@ -110,6 +110,15 @@ class Slice:
         return self.chips * self.generation.devices
 
     @property
+    def accelerator(self) -> Accelerator:
+        return self.generation.accelerator
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Memory of a device that the compiler allows a program."""
+        return self.accelerator.usable_bytes
+
+    @property
     def host_bounds(self) -> tuple[int, int, int]:
         """Chips along each axis of one host."""
         alone = self.slice_chips == 1 or (self.generation.eight and self.slice_chips == 8)

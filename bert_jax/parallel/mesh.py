@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
@@ -34,6 +35,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})
+    if slices > 1 and sizes[0] == 1 and devices[0].platform == "gpu":
+        # JAX calls a GPU's host a slice. NCCL finds the links, so an axis may span hosts.
+        ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+        return Mesh(np.reshape(np.array(ordered, object), sizes), MESH_AXES, axis_types=types)
     try:
         if slices == 1:
             return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)

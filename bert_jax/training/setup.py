@@ -162,8 +162,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
-    if note := dispatch.memory_note(config, mesh):
-        logger.warning(note)
+    _print_attention(config, mesh)
     program = step_module.make_step_functions(
         config, mesh, phases[0].data.held_out.corpus, teacher.model if teacher else None
     )
@@ -220,6 +219,14 @@ def _print_size(
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
     logger.info(f"{data}; {only}{devices}")
+
+
+def _print_attention(config: Config, mesh: jax.sharding.Mesh) -> None:
+    notes = (dispatch.gpu_note(config, index, mesh) for index in range(len(config.phases)))
+    for note in dict.fromkeys(filter(None, notes)):
+        logger.info(note)
+    if note := dispatch.memory_note(config, mesh):
+        logger.warning(note)
 
 
 def _warn_if_not_exportable(model: ModelConfig) -> None:

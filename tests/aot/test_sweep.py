@@ -19,7 +19,7 @@ from compiled_reports import analysis, compile_for, made
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import compile_report, sweep, sweep_text, topology
+from bert_jax.aot import compile_report, gpu_sweep, sweep, sweep_text, topology
 from bert_jax.aot.cost.analysis import analyse
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Remedy, with_changes
@@ -27,7 +27,7 @@ from bert_jax.aot.sweep import Compiler, Sweep
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from bert_jax.hardware import slices
+from bert_jax.hardware import gpus, slices
 from bert_jax.storage.host_name import host_name
 
 LIMIT = 16 * GIB
@@ -283,7 +283,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     one = made(fits=fits, found=real, config="wiki_books_base")
     second = dataclasses.replace(one.phases[0], index=1, phase=one.config.phases[1])
     whole = dataclasses.replace(one, phases=(*one.phases, second))
-    monkeypatch.setattr(topology, "prepare", lambda: None)
+    monkeypatch.setattr(topology, "prepare", lambda target: None)
     monkeypatch.setattr(compile_report, "make", lambda *_: whole)
     path = tmp_path / "page.html"
     code = cli.main(["compile", "--config=wiki_books_base", f"--html={path}"])
@@ -326,3 +326,21 @@ def test_a_sweep_with_the_real_compiler_ends_in_flags_that_compile() -> None:
     (phase,) = json.loads(again.stdout)["phases"]
     speed = found["tried"][0]["estimated_tokens_per_second"]
     assert phase["estimated_tokens_per_second"] == pytest.approx(speed)
+
+
+def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkeypatch) -> None:
+    monkeypatch.setattr(topology, "compiler", lambda target: "the compiler")
+    fake = FakeCompiler()
+    found = gpu_sweep.run(
+        load("base"), [0], CHIPS, fake.compiler, also={}, seconds=1e9, working=quiet
+    )
+    *searched, (last, _) = fake.compiled
+    assert {config.compute.unroll_layers for config, _ in searched} == {1}
+    assert last.compute.unroll_layers == 0
+    assert found.best
+    assert found.unrolled
+    assert last == with_changes(load("base"), found.best.changes)
+    text = sweep_text.render(found, "base", gpus.find("h100-8"))
+    assert "With its layers unrolled it needs" in text
+    assert "hours" not in text
+    assert "at most" in text

@@ -163,6 +163,45 @@ def config_of(
     )
 
 
+@pytest.fixture(autouse=True)
+def with_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "version", lambda: "9.12.0")
+
+
+def refuse() -> str:
+    raise RuntimeError("cuDNN is not detected.")
+
+
+def gpu_note(device: Any, config: Config) -> str:
+    sizes = {"slice": 1, "data": 2, "fsdp": 1, "tensor": 1}
+    mesh: Any = SimpleNamespace(devices=np.array([[device, device]]), shape=sizes)
+    return dispatch.gpu_note(config, 0, mesh)
+
+
+def test_without_cudnn_xla_is_taken_and_the_line_says_why(monkeypatch) -> None:
+    """As on a GPU whose cuDNN is missing, or that JAX refuses under CUDA 13."""
+    monkeypatch.setattr(cudnn, "version", refuse)
+    assert resolved(H200, config_of("auto")) == "xla"
+    note = gpu_note(H200, config_of("auto"))
+    assert "XLA" in note
+    assert "cuDNN is not detected" in note
+    with pytest.raises(UserError, match=r"cuDNN is not detected.*set it to"):
+        resolved(H200, config_of("cudnn"))
+
+
+def test_the_attention_of_a_gpu_is_named_and_what_dropout_costs() -> None:
+    assert gpu_note(CPU, config_of("auto")) == ""
+    assert "cuDNN 9.12.0" in gpu_note(H200, config_of("auto"))
+    config = config_of("auto", drop=0.1)
+    (phase,), model = config.phases, config.model
+    note = gpu_note(H200, config)
+    rows, layers = phase.batch_size / phase.micro_batches / 2, model.num_hidden_layers
+    probabilities = rows * model.num_attention_heads * phase.seq_length**2 * layers * 2
+    assert "XLA" in note
+    assert "(0.1 here)" in note
+    assert f"{probabilities / 2**20:,.0f} MiB" in note
+
+
 def resolved(device: Any, config: Config) -> str:
     mesh: Any = SimpleNamespace(devices=np.array([[device, device]]))
     return dispatch.resolve(config, mesh).attention

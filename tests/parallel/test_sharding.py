@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +21,14 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training.step import StepFunctions, compiler_options, make_step_functions
+
+
+class FakeGpu(SimpleNamespace):
+    """A device that a mesh can hold."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "shardings"
 REGENERATE = "PYTHONPATH=tests/support python tests/parallel/test_sharding.py"
@@ -113,6 +122,15 @@ def test_memory_that_was_freed_is_used_again_without_asking_the_kernel():
 
 def test_no_golden_outlives_its_config() -> None:
     assert {path.stem for path in GOLDENS.iterdir()} == set(shipped())
+
+
+def test_an_axis_may_span_hosts_with_gpus() -> None:
+    """JAX calls each host a slice there, and lists devices in any order."""
+    kind = {"platform": "gpu", "device_kind": "NVIDIA L4", "client": None}
+    gpus: Any = [FakeGpu(id=i, process_index=i // 2, slice_index=i // 2, **kind) for i in range(4)]
+    mesh = make_mesh(MeshConfig(), gpus[::-1])
+    assert mesh.shape["data"] == 4
+    assert [device.id for device in mesh.devices.flat] == [0, 1, 2, 3]
 
 
 def test_an_unknown_axis_is_an_error():

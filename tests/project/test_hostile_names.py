@@ -137,10 +137,10 @@ def compiled(names: tuple[str, ...], folder: Path) -> Path:
     )  # fmt: skip
     memory = Memory(1, 1, 1, 1, 1, limit=100, fits=True)
     phase = PhaseReport(0, config.phases[0], memory, (), analysis, 1.0, 1.0, 1.0)
-    tpu_slice = dataclasses.replace(slices.find("v5e-16"))
+    target = dataclasses.replace(slices.find("v5e-16"))
     made = Report(
-        name=names[0], config=config, tpu_slice=tpu_slice, mesh=dict.fromkeys(names, 2),
-        libtpu=names[1], phases=(phase,),
+        name=names[0], config=config, target=target, mesh=dict.fromkeys(names, 2),
+        compiler=names[1], phases=(phase,),
     )  # fmt: skip
     aot_page.save(made, str(folder / "compiled.html"), " ".join(names))
     return folder / "compiled.html"

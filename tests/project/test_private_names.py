@@ -61,7 +61,24 @@ _RETRIES = (
 )
 _HERE = "tests/project/test_private_names.py::"
 
+_CUDNN = (
+    "check_cudnn_version: JAX asks it when it traces the kernel, and has no public name for the "
+    "version of cuDNN; while compiling for a described GPU it must answer for that"
+)
+
 PRIVATE_NAMES = (
+    PrivateName(
+        "bert_jax/ops/attention/cudnn.py",
+        "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
+        _CUDNN,
+        _HERE + "test_jax_says_that_cudnn_is_missing",
+    ),
+    PrivateName(
+        "bert_jax/aot/gpu_compiler.py",
+        "jax._src.cudnn.fused_attention_stablehlo",
+        _CUDNN,
+        "tests/commands/test_compile_gpus.py::test_a_described_gpu_has_the_cudnn_of_its_compiler",
+    ),
     PrivateName(CACHE, "jax._src.compilation_cache", _OWN_CACHE, _DAMAGE),
     PrivateName(CACHE, "jax._src.compiler", _OWN_CACHE, _DAMAGE),
     PrivateName(CACHE, "jax._src.compiler._cache_write", _OWN_CACHE, _DAMAGE),
@@ -233,6 +250,17 @@ def test_the_list_was_checked_with_the_locked_releases() -> None:
     lock = (ROOT / "requirements/core.txt").read_text(encoding="utf-8")
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", lock, re.MULTILINE))
     assert {name: pinned[name] for name in RELEASES} == RELEASES
+
+
+def test_jax_says_that_cudnn_is_missing() -> None:
+    from jax._src.lib import cuda_versions
+
+    from bert_jax.ops.attention import cudnn
+
+    if cuda_versions is not None:
+        pytest.skip("the CUDA libraries are installed")
+    with pytest.raises(RuntimeError, match="cuDNN"):
+        cudnn.version()
 
 
 def test_the_key_value_store_has_the_methods_that_are_called() -> None:

@@ -308,7 +308,10 @@ def needs_more(program: str) -> bool:
     return any(not importlib.util.find_spec(name) for name in imported)
 
 
-def has_libtpu() -> bool:
+def has_compiler(command: str) -> bool:
+    """Whether the compiler of a `bert-jax compile` is here: of TPUs, or of the GPUs it names."""
+    if re.search("--topology=[^ ]*(a100|h100|l4)", command):
+        return "BERT_JAX_GPU_COMPILER" in os.environ
     return "BERT_JAX_LIBTPU" in os.environ or importlib.util.find_spec("libtpu") is not None
 
 
@@ -352,7 +355,7 @@ class Shell:
     def command(self, block: Block, shown_command: str, shown: str) -> None:
         command = typed(shown_command)
         wrong = shown.startswith(("error:", "usage:"))
-        if command.startswith("bert-jax compile") and not wrong and not has_libtpu():
+        if command.startswith("bert-jax compile") and not wrong and not has_compiler(command):
             return  # `make slow` has it
         if command:
             code, said = self.run(command)

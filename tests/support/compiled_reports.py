@@ -59,7 +59,7 @@ def made(
         step_flops(whole, phase), of.devices * of.generation.accelerator.bf16_flops,
     )  # fmt: skip
     mesh = {"slice": 1, "data": 16, "fsdp": 1, "tensor": 1}
-    return compile_report.Report(config, whole, of, mesh, "0.0.42.1", (one,))
+    return compile_report.Report(config, whole, of, mesh, "libtpu 0.0.42.1", (one,))
 
 
 def compile_for(*words: str, timeout: int = 900) -> subprocess.CompletedProcess:

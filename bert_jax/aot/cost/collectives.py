@@ -9,6 +9,9 @@ slices. Latency is not included.
     all-to-all                      (n - 1) / n of the array
     collective-permute              the array
 
+Between hosts with GPUs n is the number of hosts, and the GPUs of a host each send a part: each may
+use its own network adapter.
+
 (Rabenseifner 2004, "Optimization of Collective Reduction Operations"; Chan et al. 2007, "Collective
 communication: theory, practice, and experience", section 6.)
 """
@@ -111,15 +114,20 @@ def total_seconds(collectives: Sequence[Collective]) -> float | None:
 
 
 def find(
-    module: Module, runs: Executions, mesh: Mapping[str, int], accelerator: Accelerator
+    module: Module,
+    runs: Executions,
+    mesh: Mapping[str, int],
+    accelerator: Accelerator,
+    linked: int | None = None,
 ) -> tuple[Collective, ...]:
     """Returns all collectives; a start and its done count as one, as do the fusions of a chain.
 
     Args:
         mesh: axis sizes, in the mesh's order.
+        linked: number of neighbouring devices that ICI or NVLink joins; None: those of a slice.
     """
     return tuple(
-        _collective(place, raw, mesh, accelerator)
+        _collective(place, raw, mesh, accelerator, linked)
         for place in runs.places
         if place.caller is None or place.caller.opcode not in ASYNCHRONOUS
         for raw in _of_place(module, place)
@@ -224,18 +232,28 @@ def _received(computation: Computation, send: Instruction) -> Instruction | None
 
 
 def _collective(
-    place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
+    place: Place,
+    raw: _Raw,
+    mesh: Mapping[str, int],
+    accelerator: Accelerator,
+    linked: int | None,
 ) -> Collective:
     inner = raw.inner
     between = inner.opcode == "send"
-    groups = replica_groups.parse(inner.groups, math.prod(mesh.values()) // mesh.get(SLICE, 1))
+    numbered = math.prod(mesh.values()) // (1 if linked else mesh.get(SLICE, 1))
+    groups = replica_groups.parse(inner.groups, numbered)
     axes = (SLICE,) if between else replica_groups.axes(groups, mesh)
     n = mesh[SLICE] if between else len(groups[0])
     operands = raw.computation.operands(inner)
     size = operands[0].bytes if between else sum(operand.bytes for operand in operands)
     size *= n if raw.kind == "all-gather" else 1
-    network: Network = "dcn" if SLICE in axes else "ici"
+    islands = len({device // linked for device in groups[0]}) if linked else 1
+    network: Network = "dcn" if islands > 1 or (SLICE in axes and not linked) else "ici"
     sent = _sent(raw.kind, size, n)
+    if islands > 1:  # a hierarchical algorithm adds up within a host first, and all GPUs send
+        sent = _sent(raw.kind, size, islands) / (
+            n // islands if raw.kind in _ADDED_OR_SHARED else 1
+        )
     return Collective(
         kind=raw.kind,
         start=raw.start.name,
@@ -252,6 +270,9 @@ def _collective(
         network=network,
         seconds=_seconds(sent, network, accelerator),
     )
+
+
+_ADDED_OR_SHARED = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 def _sent(kind: str, size: int, n: int) -> float:

@@ -42,7 +42,8 @@ class Memory:
         program that the compiler rejected, everything that is not an input.
     other: metrics, counters, padding of arrays to the hardware's tiles, the program's code.
     limit: memory that the compiler allows a program; None if unknown.
-    fits: whether the compiler accepted the program.
+    fits: whether the compiler accepted the program, or, where it accepts any, the sum is within the
+        limit.
     """
 
     parameters: int
@@ -70,19 +71,27 @@ class Memory:
 
     @classmethod
     def of_compiled(
-        cls, resident: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
+        cls,
+        resident: ResidentBytes,
+        compiled: jax.stages.Compiled,
+        limit: int | None,
+        *,
+        refuses: bool = True,
     ) -> "Memory":
         stats = compiled.memory_analysis()
         assert stats is not None  # all supported backends provide it
         outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
         padding = max(0, stats.argument_size_in_bytes - resident.total)
-        return cls(
+        accepted = cls(
             **vars(resident),
             temporaries=stats.temp_size_in_bytes,
             other=padding + max(0, outputs) + stats.generated_code_size_in_bytes,
             limit=limit,
             fits=True,
         )
+        # The TPU compiler has refused what does not fit; that of GPUs accepts any program.
+        over = not refuses and limit is not None and accepted.total > limit
+        return dataclasses.replace(accepted, fits=not over)
 
     @classmethod
     def of_refused(cls, resident: ResidentBytes, refused: "CompileOOM") -> "Memory":

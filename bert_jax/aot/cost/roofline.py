@@ -79,14 +79,16 @@ def bounds(
     accelerator: Accelerator,
     *,
     exclude: Collection[tuple[str, str]] = (),
+    small: int = _SMALL,
 ) -> tuple[Bound, ...]:
     """Returns the bounds of all instructions that take time and have no cycle estimate.
 
     Args:
         exclude: (computation, name) of fusions that are collectives and are counted there.
+        small: results of at most this many elements count alone, without what is read for them.
     """
     return tuple(
-        _bound(module, computation, instruction, times, accelerator)
+        _bound(module, computation, instruction, times, accelerator, small)
         for computation, instruction, times in runs.counts(_unestimated)
         if (computation.name, instruction.name) not in exclude
     )
@@ -138,8 +140,9 @@ def _bound(
     instruction: Instruction,
     runs: int,
     accelerator: Accelerator,
+    small: int,
 ) -> Bound:
-    kind, moved = _work(module, computation, instruction)
+    kind, moved = _work(module, computation, instruction, small)
     flops = 0
     if cost := _COST.search(instruction.rest):
         estimate = {name: int(count) for name, count in _COUNT.findall(cost[1])}
@@ -151,13 +154,15 @@ def _bound(
     return Bound(computation.name, instruction.name, kind, moved, flops, seconds, runs)
 
 
-def _work(module: Module, computation: Computation, instruction: Instruction) -> tuple[str, int]:
+def _work(
+    module: Module, computation: Computation, instruction: Instruction, small: int
+) -> tuple[str, int]:
     """Returns the kind of an instruction and a lower bound of the bytes that it accesses."""
     operands = computation.operands(instruction)
     everything = instruction.bytes + sum(operand.bytes for operand in operands)
     if instruction.opcode == "custom-call":
         return instruction.target, everything
-    if all(shape.size <= _SMALL for shape in instruction.shapes):
+    if all(shape.size <= small for shape in instruction.shapes):
         return "scalars", instruction.bytes
     if instruction.opcode == "rng-bit-generator":
         return instruction.opcode, instruction.bytes

@@ -3,12 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
-from bert_jax.parallel.partition import spec
+from bert_jax.parallel.mesh import axis_size
+from bert_jax.parallel.partition import AXES, spec
 
 _SQUARE = 1024  # longest row whose scores without a kernel are not worth a line of the log
 # Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
@@ -23,6 +25,16 @@ def _has_cudnn(device: jax.Device) -> bool:
         return device.platform == "gpu" and float(device.compute_capability) >= 8
     except ValueError:
         return False
+
+
+def _cudnn_missing() -> str | None:
+    """Returns why JAX refuses cuDNN, None if it does not: it asks when it traces the kernel, also
+    where it was told to use one that it did not load (jax-ml/jax#32430)."""
+    try:
+        cudnn.version()
+    except Exception as error:  # RuntimeError, or any of the library's
+        return f"JAX does not find cuDNN ({' '.join(str(error).split())[:120]})"
+    return None
 
 
 def _is_tpu(device: jax.Device) -> bool:
@@ -63,6 +75,44 @@ def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
     return dataclasses.replace(compute, attention=kernel)
 
 
+def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
+    """Returns a line on the attention of a phase's training step on GPUs and why it is taken; ""
+    for other devices.
+
+    Where XLA computes it, the line has the bytes of the probabilities that one device saves for the
+    backward pass (see `saved_probabilities`), which cuDNN's kernel does not save.
+    """
+    device = mesh.devices.flat[0]
+    if device.platform != "gpu":
+        return ""
+    rate = config.model.attention_probs_dropout_prob
+    wanted = config.compute.attention
+    reason = _unsupported("cudnn", config, device)
+    if reason is None and wanted != "xla" and not rate:
+        return f"attention: cuDNN {cudnn.version()}, flash attention"
+    if wanted == "xla":
+        why = 'config.compute.attention="xla"'
+    elif reason is not None:
+        why = f"cuDNN's attention {reason}"
+    else:
+        why = f"cuDNN {cudnn.version()} (for evaluation) drops no probabilities ({rate:g} here)"
+    taken = saved_probabilities(config, index, mesh) / 2**20
+    return f"attention: XLA, because {why}; the probabilities alone take {taken:,.0f} MiB a GPU"
+
+
+def saved_probabilities(config: Config, index: int, mesh: Mesh) -> int:
+    """Returns the bytes of attention probabilities that XLA saves for a device's backward pass: of
+    every head and pair of tokens, in the compute dtype, of all layers without a window, of one with
+    rematerialization."""
+    phase, model, compute = config.phases[index], config.model, config.compute
+    rows = phase.batch_size / phase.micro_batches / axis_size(mesh, AXES["batch"])
+    heads = model.num_attention_heads / mesh.shape["tensor"]
+    layers = sum(not model.is_local(layer) for layer in range(model.num_hidden_layers))
+    saved = layers if compute.remat == "none" else min(layers, 1)
+    size = jnp.dtype(compute.dtype).itemsize
+    return round(rows * heads * phase.row_tokens**2 * saved * size)
+
+
 def memory_note(config: Config, mesh: Mesh) -> str:
     """Returns a line on attention to all tokens of long rows without a kernel; "" if there is
     none."""
@@ -84,6 +134,8 @@ def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
     """Returns why a kernel does not support a configuration, or None if it does."""
     if not _RUNS[kernel](device):
         return f"runs on {_DEVICES[kernel]}, not on {device.device_kind}"
+    if kernel == "cudnn" and (missing := _cudnn_missing()):
+        return f"cannot run: {missing}"
     if kernel == "cudnn" and config.compute.dtype != "bfloat16":
         return f'computes in bfloat16, not in config.compute.dtype="{config.compute.dtype}"'
     for i, phase in enumerate(config.phases):

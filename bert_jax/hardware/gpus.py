@@ -1,0 +1,199 @@
+"""NVIDIA GPUs by name and their hosts: l4-1, h100-8, 4xa100-80g-8 (four hosts of eight).
+
+The numbers are what the compiler reads from a GPU where there is one (`cudaGetDeviceProperties`).
+Sources: NVIDIA's data sheets and white papers, checked against the target configurations of
+openxla/xla (xla/backends/gpu/target_config/specs); of A10G and RTX 4090 device queries that users
+published; of L4 its data sheet, with the memory of A10G, which has the same 24 GB with ECC too.
+Clocks are the highest, so that a bound of the time stays one.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+from bert_jax.errors import nearest_name
+from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
+
+FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # share of the memory that JAX takes
+_FRACTION = 0.75  # JAX's default
+_MAX_HOSTS = 512
+_MIB, _KIB = 2**20, 2**10
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A GPU as its driver describes it.
+
+    device_kind: of its JAX devices. capability: the compute capability. cores: streaming
+    multiprocessors. units: float32 units of a core. clock: GHz. memory, l2: bytes.
+    shared: bytes of a core's shared memory. threads: of a core at once.
+    sizes: GPUs of a host, from few to many. links: network between them.
+    linked_hosts: hosts that the same links join, one but for racks joined by NVLink.
+    """
+
+    name: str
+    device_kind: str
+    capability: tuple[int, int]
+    cores: int
+    units: int
+    clock: float
+    memory: int
+    l2: int
+    shared: int
+    threads: int
+    sizes: tuple[int, ...] = (1, 2, 4, 8)
+    links: str = "NVLink"
+    linked_hosts: int = 1
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return BY_DEVICE_KIND[self.device_kind]
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that JAX allocates for its arrays when it starts."""
+        try:
+            fraction = float(os.environ.get(FRACTION_VARIABLE, ""))
+        except ValueError:
+            fraction = _FRACTION
+        return round(fraction * self.memory)
+
+
+_A100 = (8, 0), 108, 64, 1.41
+_ADA = 100 * _KIB, 1536
+_HOPPER = 50 * _MIB, 228 * _KIB, 2048
+MODELS = {
+    row.name: row
+    for row in (
+        GpuModel(
+            "a100-40g", "NVIDIA A100-SXM4-40GB", *_A100, 42_331_013_120, 40 * _MIB, 164 * _KIB,
+            2048, sizes=(1, 2, 4, 8, 16),
+        ),
+        GpuModel(
+            "a100-80g", "NVIDIA A100-SXM4-80GB", *_A100, 85_100_068_864, 40 * _MIB, 164 * _KIB, 2048
+        ),
+        GpuModel(
+            "h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 1.98, 84_942_979_072, *_HOPPER
+        ),
+        GpuModel(
+            "h100-pcie", "NVIDIA H100 PCIe", (9, 0), 114, 128, 1.755, 84_942_979_072, *_HOPPER,
+            links="PCIe",
+        ),
+        GpuModel("h200", "NVIDIA H200", (9, 0), 132, 128, 1.98, 151_397_597_184, *_HOPPER),
+        GpuModel(
+            "b200", "NVIDIA B200", (10, 0), 148, 128, 1.965, 191_514_411_008, 132_644_864,
+            228 * _KIB, 2048,
+        ),
+        GpuModel(
+            "gb200", "NVIDIA GB200", (10, 0), 152, 128, 2.062, 197_897_748_480, 135_528_448,
+            228 * _KIB, 2048, sizes=(1, 2, 4), linked_hosts=18,
+        ),
+        GpuModel(
+            "l4", "NVIDIA L4", (8, 9), 58, 128, 2.04, 22_587 * _MIB, 48 * _MIB, *_ADA, links="PCIe"
+        ),
+        GpuModel(
+            "a10g", "NVIDIA A10G", (8, 6), 80, 128, 1.71, 22_587 * _MIB, 6 * _MIB, *_ADA,
+            links="PCIe",
+        ),
+        GpuModel(
+            "rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 128, 2.52, 24_563 * _MIB, 72 * _MIB,
+            *_ADA, links="PCIe",
+        ),
+        GpuModel(
+            "a6000", "NVIDIA RTX A6000", (8, 6), 84, 128, 1.8, 51_041_271_808, 6 * _MIB, *_ADA,
+            links="PCIe",
+        ),
+    )
+}  # fmt: skip
+ALIASES = {
+    "a100-40gb": "a100-40g", "a100-80gb": "a100-80g", "h100-sxm": "h100", "h100-80g": "h100",
+    "rtx-4090": "rtx4090", "4090": "rtx4090", "rtx-a6000": "a6000", "rtxa6000": "a6000",
+}  # fmt: skip
+_DROPPED = {"v100": "7.0", "p100": "6.0"}  # their compute capability
+
+
+@dataclass(frozen=True)
+class GpuHosts:
+    """One or more equal hosts with GPUs. per_host: GPUs of a host. hosts: their number."""
+
+    model: GpuModel
+    per_host: int
+    hosts: int = 1
+
+    @property
+    def name(self) -> str:
+        times = f"{self.hosts}x" if self.hosts > 1 else ""
+        return f"{times}{self.model.name}-{self.per_host}"
+
+    @property
+    def devices(self) -> int:
+        """JAX devices of all hosts, which are the GPUs."""
+        return self.hosts * self.per_host
+
+    @property
+    def chips(self) -> int:
+        """The GPUs."""
+        return self.devices
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.model.accelerator
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.model.usable_bytes
+
+    @property
+    def linked(self) -> int:
+        """GPUs, in the order of JAX's devices, that NVLink or PCIe joins."""
+        return self.per_host * min(self.hosts, self.model.linked_hosts)
+
+
+def known(name: str) -> bool:
+    """Returns whether a name, with or without numbers around it, means a GPU, a dropped one too."""
+    kind = _words(name)[1]
+    return kind in MODELS or kind in ALIASES or kind in _DROPPED
+
+
+def find(name: str) -> GpuHosts:
+    """Returns the hosts of a name like h100-8 or 4xa100-80g-8.
+
+    Raises:
+        ValueError: there is no such GPU or no such host; says the nearest, or why.
+    """
+    hosts, kind, size = _words(name)
+    if kind in _DROPPED:
+        raise ValueError(
+            f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
+            f"{kind.upper()} (compute capability {_DROPPED[kind]}); the oldest here is a100-40g"
+        )
+    model = MODELS.get(ALIASES.get(kind, kind))
+    if model is None:
+        hint = f"valid: {', '.join(MODELS)}"
+        if longer := [name for name in MODELS if name.startswith(f"{kind}-")]:
+            hint = f"did you mean {' or '.join(longer)}?"
+        elif near := nearest_name(kind, [*MODELS, *ALIASES]):
+            hint = f"did you mean {ALIASES.get(near, near)}?"
+        raise ValueError(f'"{name}" is not a GPU that is known here; {hint}')
+    if not size.isdecimal():
+        raise ValueError(f"{name}: give the GPUs of a host after a dash, such as {model.name}-8")
+    if not 1 <= hosts <= _MAX_HOSTS:
+        raise ValueError(f"{name}: give 1 to {_MAX_HOSTS} hosts, as in 2x{model.name}-8")
+    if int(size) not in model.sizes:
+        smaller = [n for n in model.sizes if n < int(size)][-1:]
+        larger = [n for n in model.sizes if n > int(size)][:1]
+        both = " and ".join(f"{model.name}-{n}" for n in smaller + larger)
+        more = f"; several hosts are 2x{model.name}-{model.sizes[-1]}" if not larger else ""
+        raise ValueError(f"{name} does not exist; nearest: {both}{more}")
+    return GpuHosts(model, int(size), hosts)
+
+
+def _words(name: str) -> tuple[int, str, str]:
+    """Returns the hosts, the GPU and the number of GPUs that a name gives; "" if it gives none."""
+    plain = name.strip().lower().removeprefix("nvidia-")
+    words = re.fullmatch(r"(?:(\d+)x)?(.*?)(?:-(\d+))?", plain)
+    assert words is not None  # it matches any text
+    hosts, kind, size = words.groups()
+    if f"{kind}-{size}" in (*MODELS, *ALIASES):  # rtx-4090
+        kind, size = f"{kind}-{size}", ""
+    return int(hosts or 1), kind, size or ""

@@ -1,0 +1,162 @@
+"""What is counted in a program compiled for GPUs: a small one, in the compiler's own words."""
+
+import json
+
+import pytest
+
+from bert_jax.aot import compile_report, report_html, report_sections
+from bert_jax.aot.cost import gpu_analysis
+from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
+from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.config.config_files import load
+from bert_jax.hardware import gpus
+from bert_jax.metrics.run_records import strict
+
+MIB = 2**20
+TEXT = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
+
+FileNames
+1 "/bert_jax/model/heads.py"
+
+FunctionNames
+1 "word_logits"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=5}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+
+
+%triton (p0: bf16[1024,512], p1: bf16[512,1024]) -> bf16[1024,1024] {
+  %p0 = bf16[1024,512]{1,0} parameter(0)
+  %p1 = bf16[512,1024]{1,0} parameter(1)
+  ROOT %dot.1 = bf16[1024,1024]{1,0} dot(%p0, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%wide (p2: bf16[1024,512], p3: f32[512,1024]) -> f32[1024,1024] {
+  %p2 = bf16[1024,512]{1,0} parameter(0)
+  %up = f32[1024,512]{1,0} convert(%p2)
+  %p3 = f32[512,1024]{1,0} parameter(1)
+  ROOT %dot.2 = f32[1024,1024]{1,0} dot(%up, %p3), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: bf16[1024,512], y: bf16[512,1024], z: f32[512,1024], q: bf16[8,128,4,64]) -> (f32[1024,1024]) {
+  %x = bf16[1024,512]{1,0} parameter(0)
+  %y = bf16[512,1024]{1,0} parameter(1)
+  %z = f32[512,1024]{1,0} parameter(2)
+  %q = bf16[8,128,4,64]{3,2,1,0} parameter(3)
+  %gemm.1 = bf16[1024,1024]{1,0} fusion(%x, %y), kind=kCustom, calls=%triton, metadata={op_name="jit(f)/jvp()/dot" stack_frame_id=1}, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
+  %gemm.2 = (bf16[1024,1024]{1,0}, s8[4096]{0}) custom-call(%x, %y), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(f)/jvp()/dot" stack_frame_id=1}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+  %flash = (bf16[8,4,128,64]{3,1,2,0}, f32[8,4,128]{2,1,0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"element_type": "BF16", "dimensions": ["8", "4", "128", "128"]}}}
+  %gemm.3 = f32[1024,1024]{1,0} fusion(%x, %z), kind=kCustom, calls=%wide, metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=1}, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
+  %all-reduce-start = f32[1024,1024]{1,0} all-reduce-start(%gemm.3), replica_groups={{0,1,2,3}}, to_apply=%sum
+  %all-reduce-done = f32[1024,1024]{1,0} all-reduce-done(%all-reduce-start)
+  ROOT %tuple = (f32[1024,1024]{1,0}) tuple(%all-reduce-done)
+}
+"""  # noqa: E501
+PRODUCT = 2 * 1024 * 1024 * 512
+SCORES = 2 * 8 * 4 * 128 * 128 * 64
+
+
+def analysed(name: str, devices: int = 4) -> GpuAnalysis:
+    mesh = {"slice": 1, "data": devices, "fsdp": 1, "tensor": 1}
+    return gpu_analysis.analyse(TEXT, mesh_shape=mesh, hosts=gpus.find(name))
+
+
+def test_kernels_are_counted_by_library_and_name() -> None:
+    found = {(k.library, k.name): k.runs for k in analysed("h100-4").kernels}
+    assert found == {
+        ("Triton", "matrix product"): 2,
+        ("cuBLASLt", "__cublas$lt$matmul"): 1,
+        ("cuDNN", "__cudnn$fmhaSoftmax"): 1,
+    }
+
+
+def test_products_are_counted_by_type_and_a_wide_one_is_an_error() -> None:
+    found = analysed("h100-4")
+    by_type = {total.dtype: (total.runs, total.flops) for total in found.products}
+    assert by_type == {"bf16": (4, 2 * PRODUCT + 2 * SCORES), "f32": (1, PRODUCT)}
+    assert found.wide == {"model/heads.py:5 backward": PRODUCT}
+
+
+def test_the_bound_is_what_the_gpu_and_its_links_can_do_at_most() -> None:
+    found, row = analysed("h100-4"), gpus.find("h100-4").accelerator
+    flops = (2 * PRODUCT + 2 * PRODUCT + 2 * SCORES) / row.bf16_flops  # TF32 at half the rate
+    assert found.kernel_seconds >= flops
+    assert row.ici_bandwidth
+    sent = 2 * 3 / 4 * 4 * MIB / (row.ici_bandwidth / 2)
+    assert found.exposed_seconds == pytest.approx(sent)
+    assert found.bound_seconds == pytest.approx(found.kernel_seconds + sent)
+    assert found.step_seconds is None
+
+
+def test_between_hosts_each_gpu_sends_its_part_of_what_the_hosts_exchange() -> None:
+    (traffic,) = analysed("2xh100-2").collectives
+    row = gpus.find("h100-2").accelerator
+    assert traffic.network == "dcn"
+    assert traffic.sent == 2 * 1 / 2 * 4 * MIB / 2
+    assert row.dcn_bandwidth
+    assert traffic.seconds == pytest.approx(traffic.sent / row.dcn_bandwidth)
+    (rack,) = analysed("2xgb200-2").collectives
+    assert rack.network == "ici"
+
+
+def test_without_a_known_network_there_is_no_bound() -> None:
+    assert analysed("2xrtx4090-2").bound_seconds is None
+    assert analysed("rtx4090-4").bound_seconds
+
+
+def test_what_is_held_at_the_peak_is_listed_by_source_line() -> None:
+    """The result of the step takes the place of an argument and does not count."""
+    held = {f"{h.source.line} {h.source.direction}": h.bytes for h in analysed("h100-4").held}
+    assert held["model/heads.py:5 backward"] == 4 * MIB
+
+
+def report(fits: bool = True) -> compile_report.Report:
+    hosts, config = gpus.find("2xh100-2"), load("base")
+    memory = Memory(GIB, GIB, 1, (3 if fits else 90) * GIB, 0, hosts.usable_bytes, fits)
+    phase = compile_report.PhaseReport(
+        0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA"
+    )
+    mesh = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
+    return compile_report.Report("base", config, hosts, mesh, "the compiler", (phase,))
+
+
+def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
+    said = report_sections.render(report())
+    for part in (
+        "base on 2xh100-2: 4 GPUs (NVIDIA H100 80GB HBM3), NVLink within a host, 2 hosts",
+        "5.00 GiB of 59.33 GiB, fits",
+        "75% of 79.11 GiB",
+        "a lower bound, no estimate",
+        "Attention: XLA",
+        "cuDNN: __cudnn$fmhaSoftmax",
+        "ERROR of bert-jax",
+        "model/heads.py:5 backward",
+        "between hosts",
+        "hours are not estimated",
+    ):
+        assert part in said
+    assert "chip" not in said
+    assert "DOES NOT FIT" in report_sections.render(report(fits=False))
+
+
+def test_the_json_and_the_page_have_the_same(tmp_path) -> None:
+    plain = json.loads(json.dumps(strict(compile_report.as_dict(report())), allow_nan=False))
+    (phase,) = plain["phases"]
+    assert plain["topology"]["hosts"] == 2
+    assert plain["compiler"] == "the compiler"
+    assert plain["estimated_hours"] is None
+    assert phase["estimated_step_seconds"] is None
+    assert phase["at_least_step_seconds"] > 0
+    report_html.save(report(), str(tmp_path / "page.html"), "--config=base")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "fmhaSoftmax" in page
+    assert "bert-jax pretrain --config=base" in page

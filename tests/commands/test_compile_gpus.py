@@ -1,0 +1,132 @@
+"""`bert-jax compile` for GPUs: what it refuses, and what it reports of small models.
+
+The compiler is asked in processes of its own; `make slow` has a copy of it.
+"""
+
+import importlib.metadata
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled_reports import compile_for
+from gpu_compiler import needs_gpu_compiler
+
+from bert_jax import cli
+from bert_jax.aot import gpu_compiler
+from bert_jax.ops.attention import cudnn
+
+ROOT = Path(__file__).resolve().parents[2]
+JAXLIB = importlib.metadata.version("jaxlib")
+SMALL = (
+    "--config=base", "--config.model.num_hidden_layers=2", "--config.model.hidden_size=128",
+    "--config.model.num_attention_heads=2", "--config.model.intermediate_size=512",
+    "--config.model.vocab_size=1024", "--config.phases[0].batch_size=64",
+)  # fmt: skip
+
+
+@pytest.fixture
+def say(capsys):
+    """Runs `compile` in this process; gives its exit code and the last line of its errors."""
+
+    def run(*words: str) -> tuple[int, str]:
+        code = cli.main(["compile", *words])
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        return code, err.splitlines()[-1]
+
+    return run
+
+
+def test_without_the_compiler_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv(gpu_compiler.GPU_COMPILER_VARIABLE, raising=False)
+    before = dict(os.environ)
+    code, line = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert f"jax-cuda13-pjrt=={JAXLIB}" in line
+    assert f"{gpu_compiler.GPU_COMPILER_VARIABLE}=DIR" in line
+    assert dict(os.environ) == before
+    monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
+    code, line = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert f"{gpu_compiler.GPU_COMPILER_VARIABLE}={tmp_path}: no " in line
+
+
+def test_a_compiler_of_another_jaxlib_is_refused(say, monkeypatch, tmp_path) -> None:
+    library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
+        about = tmp_path / f"{package}-0.1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {package}\nVersion: 0.1.0\n", "utf-8")
+    monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
+    code, line = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert f"0.1.0, jaxlib is {JAXLIB}" in line
+
+
+def test_a_gpu_that_does_not_exist_is_refused(say) -> None:
+    code, line = say("--config=base", "--topology=h100-5")
+    assert code == 1
+    assert "--topology: h100-5 does not exist; nearest: h100-4 and h100-8" in line
+
+
+def test_the_compiler_is_installed_in_the_version_of_jaxlib() -> None:
+    pins = (ROOT / "requirements" / "gpu_compiler.txt").read_text("utf-8")
+    locked = (ROOT / "requirements" / "core.txt").read_text("utf-8")
+    (jaxlib,) = re.findall(r"^jaxlib==(\S+)", locked, re.MULTILINE)
+    for package in ("jax-cuda13-plugin", "jax-cuda13-pjrt"):
+        assert f"{package}=={jaxlib}" in pins.splitlines()
+
+
+def test_a_described_gpu_has_the_cudnn_of_its_compiler(monkeypatch) -> None:
+    from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
+
+    monkeypatch.setattr(jax_cudnn, "check_cudnn_version", jax_cudnn.check_cudnn_version)
+    monkeypatch.setattr(gpu_compiler, "cudnn_version", lambda: (9, 12, 1))
+    gpu_compiler._answer_for_cudnn()
+    assert cudnn.version() == "9.12.1"
+
+
+def report(*words: str) -> dict[str, Any]:
+    done = compile_for(*SMALL, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@needs_gpu_compiler
+def test_a_step_compiles_for_one_gpu() -> None:
+    plain = report("--topology=h100-1")
+    (phase,) = plain["phases"]
+    assert plain["fits"]
+    assert plain["estimated_hours"] is None
+    assert phase["at_least_step_seconds"] > 0
+    assert phase["attention"].startswith("attention: XLA")
+    found = phase["analysis"]
+    held, temporaries = found["held"], phase["memory"]["activations and temporaries"]
+    assert sum(line["bytes"] for line in held) == pytest.approx(temporaries, rel=0.15)
+    counted = sum(p["flops"] for p in found["products"] if not p["of_optimizer"])
+    assert counted == pytest.approx(phase["flops"], rel=0.02)
+    assert found["callbacks"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@needs_gpu_compiler
+def test_a_step_compiles_for_two_hosts_with_cudnn() -> None:
+    plain = report("--topology=2xl4-2", "--config.model.attention_probs_dropout_prob=0.0")
+    (phase,) = plain["phases"]
+    assert plain["topology"]["hosts"] == 2
+    assert phase["attention"].startswith("attention: cuDNN 9.")
+    kernels = {
+        k["name"]: k["runs"] for k in phase["analysis"]["kernels"] if k["library"] == "cuDNN"
+    }
+    assert sum(kernels.values()) == 4  # two layers, forward and backward
+    assert {traffic["network"] for traffic in phase["analysis"]["collectives"]} == {"dcn"}
+    assert phase["at_least_step_seconds"] > 0

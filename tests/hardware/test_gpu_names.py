@@ -1,0 +1,77 @@
+"""Tests of the table of GPUs: names, refusals, and what the compiler is told of each."""
+
+import math
+
+import pytest
+
+from bert_jax.hardware import gpus, targets
+from bert_jax.hardware.slices import Slice
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "devices", "hosts"),
+    [
+        ("h100-8", "NVIDIA H100 80GB HBM3", 8, 1),
+        ("H100-SXM-4", "NVIDIA H100 80GB HBM3", 4, 1),
+        ("h100-pcie-2", "NVIDIA H100 PCIe", 2, 1),
+        ("4xa100-80g-8", "NVIDIA A100-SXM4-80GB", 32, 4),
+        ("a100-40g-16", "NVIDIA A100-SXM4-40GB", 16, 1),
+        ("l4-1", "NVIDIA L4", 1, 1),
+        ("rtx-4090-1", "NVIDIA GeForce RTX 4090", 1, 1),
+        ("18xgb200-4", "NVIDIA GB200", 72, 18),
+    ],
+)
+def test_a_name_is_hosts_with_gpus(name: str, kind: str, devices: int, hosts: int) -> None:
+    found = targets.find(name)
+    assert isinstance(found, gpus.GpuHosts)
+    assert (found.model.device_kind, found.devices, found.hosts) == (kind, devices, hosts)
+    assert targets.find(found.name) == found
+
+
+def test_names_of_slices_are_found_as_before() -> None:
+    assert isinstance(targets.find("2xv5e-256"), Slice)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a100-8", "did you mean a100-40g or a100-80g"),
+        ("h300-8", "did you mean h100"),
+        ("h100-3", "nearest: h100-2 and h100-4"),
+        ("h100-16", "nearest: h100-8; several hosts are 2xh100-8"),
+        ("h100", "such as h100-8"),
+        ("0xh100-8", "1 to 512 hosts"),
+        ("v100-8", "CUDA 13.*7.0"),
+        ("4xv100-8", "CUDA 13.*7.0"),
+        ("nonsense", "v5e-16.*GPUs are a100-40g"),
+        ("v5e-20", "nearest: v5e-16"),
+    ],
+)
+def test_other_names_are_refused_with_the_nearest_or_why(name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        targets.find(name)
+
+
+@pytest.mark.parametrize("model", gpus.MODELS.values(), ids=lambda model: model.name)
+def test_what_the_driver_and_the_data_sheet_say_of_a_gpu_agree(model: gpus.GpuModel) -> None:
+    row = model.accelerator
+    assert 0.9 < model.memory / row.memory_bytes < 1.08
+    assert row.memory_bandwidth
+    assert row.ici_bandwidth
+    # Operations of a core in a cycle are a power of two; the rate of some counts at a lower clock.
+    per_cycle = math.log2(row.bf16_flops / model.cores / model.clock / 1e9)
+    assert round(per_cycle) - 0.15 < per_cycle < round(per_cycle) + 0.01
+    assert (model.links == "NVLink") == (row.ici_bandwidth > 200e9)
+
+
+def test_the_limit_of_memory_is_what_jax_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpus.MODELS["h100"]
+    monkeypatch.delenv(gpus.FRACTION_VARIABLE, raising=False)
+    assert model.usable_bytes == round(0.75 * model.memory)
+    monkeypatch.setenv(gpus.FRACTION_VARIABLE, ".9")
+    assert model.usable_bytes == round(0.9 * model.memory)
+
+
+def test_nvlink_joins_hosts_of_a_rack_only() -> None:
+    assert targets.find("4xh100-8").linked == 8
+    assert targets.find("4xgb200-4").linked == 16
