@@ -80,7 +80,7 @@ def _install(job: Job, *, is_tpu: bool) -> str:
         extra = "tpu" if is_tpu else "cuda"
         return f"\"$uv\" pip install 'bert-jax[{extra},gcs,finetune]=={job.bundle.version}'"
     lock = f"{job.bundle.name}/code/requirements/tpu.txt"
-    lines = [f'"$uv" pip install --require-hashes --requirement={lock}']
+    lines = [f'"$uv" pip install --require-hashes -r {lock}']
     if not is_tpu:  # the libraries of CUDA, which are not locked, for the jax that is
         lines += ['"$uv" pip uninstall libtpu', "\"$uv\" pip install 'jax[cuda13]'"]
     return "\n".join(lines)

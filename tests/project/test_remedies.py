@@ -78,7 +78,8 @@ def texts() -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def messages() -> list[tuple[str, str]]:
-    return [(where, text) for where, text in texts() if " " in text]  # else the word of a command
+    """Texts that are no single word of a command, and no shell script."""
+    return [(where, text) for where, text in texts() if " " in text and text[:4] != "set "]
 
 
 GROUPS = {verb.split()[0] for verb in cli.COMMANDS}

@@ -57,6 +57,7 @@ TYPED = (
     Typed("make", "", "needs an index, or hours; .ci/run and `make nightly` run the targets"),
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
+    Typed("export BERT_JAX_GPU_COMPILER=", "", "the same"),
     Typed("wget", "", "needs the network"),
     Typed("hf download", "", "the same; the folder has what it would write"),
     Typed("tfds build", "", "needs TensorFlow and the network"),
