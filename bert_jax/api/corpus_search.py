@@ -153,15 +153,16 @@ def query_vectors(
     return np.concatenate(found)
 
 
-def is_cosine(model: Model, settings: SearchSettings) -> bool:
+def is_cosine(
+    model: Model, settings: SearchSettings, remedy: str = "give similarity=cosine or dot"
+) -> bool:
     """Returns whether vectors are compared by their cosine; UserError if the folder says that they
-    are compared by a distance."""
+    are compared by a distance, with what to do about it."""
     of_folder = model.sentence.similarity if model.sentence else None
     similarity = settings.similarity or of_folder or "cosine"
     if similarity not in SIMILARITIES:
         raise UserError(
-            f"the model's folder compares vectors by {similarity}, which search does not; give "
-            "similarity=cosine or dot"
+            f"the model's folder compares vectors by {similarity}, which search does not; {remedy}"
         )
     return similarity == "cosine"
 

@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax.ablation.intervals import ALPHA, Interval, student_t
 from bert_jax.api import bm25
-from bert_jax.api.corpus_search import watched
+from bert_jax.api.corpus_search import SearchSettings, is_cosine, watched
 from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
@@ -54,6 +54,7 @@ _MEASURES: Final[Mapping[str, Callable[[np.ndarray, Relevance], np.ndarray]]] = 
     f"recall@{_FOUND}": lambda found, relevance: recall_at(_FOUND, found, relevance),
     f"MRR@{_FOUND}": lambda found, relevance: reciprocal_rank_at(_FOUND, found),
 }
+_REMEDY: Final = "set similarity_fn_name to cosine or dot in config_sentence_transformers.json"
 # Names of the prompts of each side, as in sentence-transformers; the first that a folder has.
 _QUERY: Final = ("query",)
 _DOCUMENT: Final = ("document", "passage", "corpus")
@@ -175,12 +176,12 @@ def _cosines(model: Model, name: str, data: ScoredPairs) -> np.ndarray:
 
 def _search(model: Model, name: str, data: Retrieval, k: int) -> np.ndarray:
     """Returns the documents with the highest cosine for each query, or dot product if the folder
-    names that: int [Q, K], K ≤ k."""
+    names that: int [Q, K], K ≤ k; UserError if it names a distance."""
+    cosine = is_cosine(model, SearchSettings(), _REMEDY)
     documents = _encode(model, name, data.documents, _DOCUMENT)
     queries = _encode(model, name, data.queries, _QUERY)
-    named = model.sentence.similarity if model.sentence else None
     with watched(f"{name}: documents compared", len(documents)) as done:
-        _, rows = top_rows(queries, documents, k, cosine=named != "dot", done=done)
+        _, rows = top_rows(queries, documents, k, cosine=cosine, done=done)
     return rows
 
 

@@ -124,6 +124,16 @@ def test_a_search_is_measured_with_the_prompts_of_each_side(folder, tmp_path, ca
     assert "left out of its results: 1" in notes
 
 
+def test_a_folder_whose_vectors_have_a_distance_is_one_line(folder, tmp_path, capsys):
+    path = folder / "config_sentence_transformers.json"
+    named = json.loads(path.read_text()) | {"similarity_fn_name": "euclidean"}
+    path.write_text(json.dumps(named))
+    data = write_beir(tmp_path / "beir")
+    assert cli.main(["evaluate", f"--model={folder}", f"--retrieval={data}"]) != DONE
+    (*_, line) = capsys.readouterr().err.splitlines()
+    assert "by euclidean, which search does not; set similarity_fn_name to cosine or dot in" in line
+
+
 def test_bm25_stands_beside_a_model(exported, tmp_path, capsys):
     """It finds all; a document that is the query itself counts for none."""
     pytest.importorskip("bm25s")

@@ -95,6 +95,8 @@ def test_a_model_learns_from_dropout_and_is_exported(store: TokenStore, tmp_path
     [
         ({}, "random weights learn nothing from a sentence and itself: set config.init"),
         ({"init": "run"}, "needs dropout, which tells both vectors of a sentence apart"),
+        ({"task__held_out": "dev.tsv"}, "task.held_out=dev.tsv has no effect for store_pairs"),
+        ({"task__text": "title"}, "task.text=title has no effect for store_pairs, whose texts"),
         ({"task__name": "rte", "task__pairs": "neighbors"}, "no effect for rte"),
     ],
 )

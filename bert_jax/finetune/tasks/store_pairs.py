@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config.schema import Config
-from bert_jax.config.task_settings import TaskConfig
+from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -30,6 +30,8 @@ class StorePairs(SentencePairs):
     own_settings = (*SentencePairs.own_settings, "pairs", "most_pairs")
 
     def check(self, config: Config) -> None:
+        why = f"for {self.name}, whose texts and held-out texts are the store's; leave it out"
+        check_unused(config.task, ("held_out", "text", "pair", "label"), why)
         if config.task.pairs == "same" and not config.init:
             raise UserError(
                 "config.task.pairs=same teaches a pretrained model; random weights learn nothing "
