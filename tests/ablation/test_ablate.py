@@ -12,7 +12,6 @@ from pathlib import Path
 import ablated
 import pytest
 from corpus import small_store
-from nightly import others_nightly
 from processes import assert_same_bits
 from runs import read_records
 
@@ -126,7 +125,8 @@ def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp
     assert "same: not distinguishable at this budget: between" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kills", others_nightly([3, 10], keep=[3]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("kills", [3, 10])
 def test_a_killed_ablation_ends_with_the_same_differences(kills, whole, store, tmp_path):
     """Each time at a random moment of a random stage of a run: it starts, compiles, trains, is
     measured. Two seeds of it; those of the whole one are copied."""
@@ -164,6 +164,7 @@ def killed(process: subprocess.Popen, *, after: str, seconds: float) -> bool:
     return False
 
 
+@pytest.mark.nightly
 def test_a_run_whose_numbers_go_wrong_is_a_result(store, tmp_path, capsys):
     """It ends with 44, is named in the report, and the other runs are made."""
     wrong = {"optimizer.learning_rate": 1e30, "optimizer.clip_norm": 0.0,

@@ -100,7 +100,7 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
         assert set(record.describe(ablation)["stores"]) == {"b"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_runs_are_fine_tuned_and_their_examples_compared(tmp_path, store, folder):
     file = ablated.write(

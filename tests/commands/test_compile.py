@@ -163,10 +163,9 @@ def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     assert all(line.startswith(f"compiling {name}") for line in done.stderr.splitlines())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.processes
-@pytest.mark.xdist_group("compiled")  # minutes, without a deadline
 @pytest.mark.parametrize(
     "words",
     [

@@ -45,6 +45,7 @@ def demo(workdir: Path, text: Path | None, steps: int) -> list[str]:
     return [*COMMAND, f"--workdir={workdir}", f"--steps={steps}", *data]
 
 
+@pytest.mark.nightly
 def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     workdir = tmp_path / "demo"
     process = subprocess.Popen(
