@@ -125,7 +125,7 @@ def test_a_run_with_it_resumes_with_the_same_bits_and_is_exported(tmp_path):
     assert load(tmp_path / "exported").encode("A text.").shape == (1, config.model.hidden_size)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     config = config_of(deep_config(small_store(tmp_path / "store")))
