@@ -7,6 +7,7 @@ from flax import nnx
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
+from bert_jax.ops.word_scores import word_scores
 
 
 class Transform(nnx.Module):
@@ -61,10 +62,7 @@ def word_logits(
     config: ModelConfig, y_BxPxE: jax.Array, table_VxE: jax.Array, bias_V: jax.Array
 ) -> jax.Array:
     """Returns float32 logits [B, P, V]; padding rows of the vocabulary get -inf."""
-    logits_BxPxV = jnp.einsum(
-        "bph,vh->bpv", y_BxPxE, table_VxE.astype(y_BxPxE.dtype),
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
+    logits_BxPxV = word_scores(y_BxPxE, table_VxE.astype(y_BxPxE.dtype))
     return logits_BxPxV + without_padding(config, bias_V)[None, None, :]
 
 
