@@ -59,8 +59,10 @@ bench: .venv/torch  ## Measure data pipeline and training speed, compared with a
 	@$(BIN)/python benchmarks/packing.py
 	@$(BIN)/python benchmarks/input.py
 
-compare: .venv/libtpu .venv/peer  ## Compile the step for TPUs and compare it with Flax BERT (hours; no TPU needed)
+compare: .venv/libtpu .venv/peer .venv/gpu_compiler  ## Compile the step for TPUs and GPUs and compare it with Flax BERT (hours; needs neither)
 	@$(BIN)/python benchmarks/tpu_compile.py
+	@$(BIN)/python benchmarks/gpu_compile.py
+	@$(BIN)/python benchmarks/gpu_compile.py --shipped
 
 soak: .venv/dev  ## Compare a run killed KILLS times (default 50) with an undisturbed one
 	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}

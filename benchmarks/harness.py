@@ -113,6 +113,16 @@ def find_libtpu() -> None:
     topology.library()
 
 
+def find_gpu_compiler() -> None:
+    """Locates the GPU compiler, in .venv/gpu_compiler if there; UserError if there is none."""
+    from bert_jax.aot import gpu_compiler
+
+    local = ROOT / ".venv/gpu_compiler"
+    if local.exists():
+        os.environ.setdefault(gpu_compiler.GPU_COMPILER_VARIABLE, str(local))
+    gpu_compiler.folder()
+
+
 def rounds(measures: Mapping[K, Callable[[], T]], number: int) -> dict[K, list[T]]:
     """Returns the values of each measure; a round takes each once, so that all have the machine at
     equally good and bad times."""

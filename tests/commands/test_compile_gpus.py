@@ -93,7 +93,7 @@ def test_a_described_gpu_has_the_cudnn_of_its_compiler(monkeypatch) -> None:
 
 
 def report(*words: str) -> dict[str, Any]:
-    done = compile_for(*SMALL, "--json", *words)
+    done = compile_for("--json", *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -101,8 +101,10 @@ def report(*words: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.processes
 @needs_gpu_compiler
-def test_a_step_compiles_for_one_gpu() -> None:
-    plain = report("--topology=h100-1")
+@pytest.mark.parametrize("config", ["tiny", "base"])
+def test_a_step_compiles_for_one_gpu(config: str) -> None:
+    layers = "--config.model.num_hidden_layers=2"
+    plain = report(f"--config={config}", layers, "--phase=0", "--topology=h100-1")
     (phase,) = plain["phases"]
     assert plain["fits"]
     assert plain["estimated_hours"] is None
@@ -120,7 +122,7 @@ def test_a_step_compiles_for_one_gpu() -> None:
 @pytest.mark.processes
 @needs_gpu_compiler
 def test_a_step_compiles_for_two_hosts_with_cudnn() -> None:
-    plain = report("--topology=2xl4-2", "--config.model.attention_probs_dropout_prob=0.0")
+    plain = report(*SMALL, "--topology=2xl4-2", "--config.model.attention_probs_dropout_prob=0.0")
     (phase,) = plain["phases"]
     assert plain["topology"]["hosts"] == 2
     assert phase["attention"].startswith("attention: cuDNN 9.")
@@ -130,3 +132,43 @@ def test_a_step_compiles_for_two_hosts_with_cudnn() -> None:
     assert sum(kernels.values()) == 4  # two layers, forward and backward
     assert {traffic["network"] for traffic in phase["analysis"]["collectives"]} == {"dcn"}
     assert phase["at_least_step_seconds"] > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@needs_gpu_compiler
+@pytest.mark.parametrize(
+    "mesh",
+    [{}, {"data": 8}, {"data": 8, "compute.shard_optimizer": False}, {"data": 2, "fsdp": 4}],
+    ids=str,
+)
+def test_arguments_are_those_of_the_shardings(mesh: dict[str, Any]) -> None:
+    """The compiler's size of the step's inputs, within 5 % of the arithmetic."""
+    words = [f"--config.{k if '.' in k else f'mesh.{k}'}={v}" for k, v in mesh.items()]
+    two = ("--config=base", "--config.model.num_hidden_layers=2", "--phase=0")
+    devices = mesh.get("data", 1) * mesh.get("fsdp", 1)
+    (phase,) = report(*two, f"--topology=h100-{devices}", *words)["phases"]
+    memory = phase["memory"]
+    inputs = memory["parameters"] + memory["optimizer"] + memory["batch"]
+    assert memory["code, padding, metrics"] <= 0.05 * inputs
+    ways = devices if mesh.get("compute.shard_optimizer", True) else 1
+    split = mesh.get("fsdp", 1)
+    assert memory["optimizer"] == pytest.approx(2 * memory["parameters"] * split / ways, rel=0.05)
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@needs_gpu_compiler
+@pytest.mark.parametrize(
+    "config",
+    ["roberta_base", "albert_base", "electra_base", "ettin_17m", "modernbert_base", "mmbert_small"],
+)
+def test_every_architecture_compiles(config: str) -> None:
+    """With its layers in a loop."""
+    done = compile_for(
+        f"--config={config}", "--topology=h100-1", "--phase=0", "--json",
+        "--config.compute.unroll_layers=1", "--config.phases[0].micro_batches=8",
+    )  # fmt: skip
+    (phase,) = json.loads(done.stdout)["phases"]
+    assert done.returncode == (0 if phase["fits"] else 1), done.stderr
+    assert phase["analysis"] is None or phase["analysis"]["callbacks"] == 0

@@ -83,6 +83,7 @@ def run(
             ["--source=nowhere", "--out=x"],
             "--source=nowhere: no such file",
         ),
+        ("gpu_compile.py", ["--rows=9"], "--rows=9: give some of 1,2,3,4,5,6,7"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
     ],

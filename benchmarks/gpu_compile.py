@@ -1,0 +1,100 @@
+"""Compiles training steps for NVIDIA GPUs and prints their memory; needs no GPU.
+
+    make .venv/gpu_compiler
+    python benchmarks/gpu_compile.py                           # every row: most of an hour
+    python benchmarks/gpu_compile.py --rows=1,4 --layers=2     # a quick check
+
+    python benchmarks/gpu_compile.py --shipped                 # every shipped config: hours
+
+Each row is a call of `bert-jax compile`, in a process of its own, one after the other. Memory is
+that of one GPU as the compiler allocates it; nothing ran, and a run may choose other kernels.
+Shipped configs keep their own first phase, on eight GPUs, with their layers in a loop.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import harness
+
+from bert_jax.config.shipped import shipped
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The first phase of a shipped config, and the GPUs it is compiled for."""
+
+    config: str
+    topology: str
+    changes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join((self.config, self.topology, *self.changes))
+
+    def words(self, layers: int) -> list[str]:
+        words = [f"--config.{change}" for change in self.changes]
+        words += [f"--config.model.num_hidden_layers={layers}"] if layers else []
+        return [f"--config={self.config}", f"--topology={self.topology}", "--phase=0", *words]
+
+
+def rows_of(count: int, length: int) -> tuple[str, ...]:
+    slots = {128: 20, 512: 77}[length]
+    phase = {"batch_size": count, "seq_length": length, "max_predictions": slots}
+    return tuple(f"phases[0].{name}={value}" for name, value in phase.items())
+
+
+NO_DROPOUT = "model.attention_probs_dropout_prob=0.0"
+ROWS = (
+    Row("base", "h100-1", rows_of(128, 128)),
+    Row("base", "h100-1", rows_of(256, 128)),
+    Row("base", "h100-8", rows_of(256, 128)),
+    Row("large", "h100-8", rows_of(256, 128)),
+    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT)),
+    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT, "compute.attention=xla")),
+    Row("base", "h100-1", rows_of(64, 512)),
+)
+# They start from another model, which is not here, or are for a task.
+OTHERS = {"continue_domain", "distil", "glue", "glue_small", "sentences"}
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    every = ",".join(str(number) for number in range(1, len(ROWS) + 1))
+    parser.add_argument("--rows", default=every, help="rows of the table, from 1")
+    parser.add_argument("--layers", type=int, default=0, help="of all models (default: their own)")
+    parser.add_argument("--shipped", action="store_true", help="the shipped configs instead")
+    options = parser.parse_args()
+    chosen = harness.some_of("rows", options.rows, every.split(","))
+    with harness.errors_are_one_line():
+        harness.find_gpu_compiler()
+    print(harness.machine("jax", "jaxlib"), flush=True)
+    print("\n| step | arguments, GiB | temporaries, GiB | in all, GiB | attention |")
+    print("|---|---:|---:|---:|---|", flush=True)
+    rows = [ROWS[int(number) - 1] for number in chosen]
+    if options.shipped:
+        names = sorted(set(shipped()) - OTHERS)
+        rows = [Row(name, "h100-8", ("compute.unroll_layers=1",)) for name in names]
+    for row in rows:
+        print(compiled(row, options.layers), flush=True)
+
+
+def compiled(row: Row, layers: int) -> str:
+    """Returns the line of a row of the table."""
+    command = [sys.executable, "-m", "bert_jax", "compile", *row.words(layers), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:  # 1 is also the exit code of a step that does not fit
+        harness.fail(f"{row}: {done.stderr.strip().splitlines()[-1]}")
+    (phase,) = json.loads(done.stdout)["phases"]
+    memory = phase["memory"]
+    arguments = sum(memory[kind] for kind in ("parameters", "optimizer", "batch"))
+    sizes = (arguments, memory["activations and temporaries"], memory["total"])
+    harness.record(**{str(row): memory})
+    figures = " | ".join(f"{size / GIB:.2f}" for size in sizes)
+    return f"| {row} | {figures} | {phase['attention'].partition(',')[0]} |"
+
+
+if __name__ == "__main__":
+    main()
