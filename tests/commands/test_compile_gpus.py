@@ -115,6 +115,7 @@ def test_a_step_compiles_for_one_gpu(config: str) -> None:
     assert sum(line["bytes"] for line in held) == pytest.approx(temporaries, rel=0.15)
     counted = sum(p["flops"] for p in found["products"] if not p["of_optimizer"])
     assert counted == pytest.approx(phase["flops"], rel=0.02)
+    assert {p["dtype"] for p in found["products"] if not p["of_optimizer"]} == {"bf16"}
     assert found["callbacks"] == 0
 
 
