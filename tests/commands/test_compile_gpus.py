@@ -16,6 +16,7 @@ from gpu_compiler import needs_gpu_compiler
 
 from bert_jax import cli
 from bert_jax.aot import gpu_compiler
+from bert_jax.config.config_files import load
 from bert_jax.ops.attention import cudnn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,8 +114,11 @@ def test_a_step_compiles_for_one_gpu(config: str) -> None:
     found = phase["analysis"]
     held, temporaries = found["held"], phase["memory"]["activations and temporaries"]
     assert sum(line["bytes"] for line in held) == pytest.approx(temporaries, rel=0.15)
-    counted = sum(p["flops"] for p in found["products"] if not p["of_optimizer"])
+    of_model = [p for p in found["products"] if not p["of_optimizer"]]
+    counted = sum(p["flops"] for p in of_model)
     assert counted == pytest.approx(phase["flops"], rel=0.02)
+    meant = {"float32": "f32", "bfloat16": "bf16"}[load(config).compute.dtype]
+    assert sum(p["flops"] for p in of_model if p["dtype"] != meant) < 1e-6 * counted
     assert found["callbacks"] == 0
 
 
