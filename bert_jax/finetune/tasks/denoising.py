@@ -33,6 +33,9 @@ class Denoising(StoreTask):
     def places(self, task: TaskConfig) -> tuple[int, ...]:
         return (0,)
 
+    def labels(self, examples: Examples) -> list[str]:
+        return [one.texts[-1] for one in examples.examples]
+
     def loss(self, task: TaskConfig) -> Any:
         return "reconstruction"
 
