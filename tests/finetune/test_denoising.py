@@ -46,7 +46,7 @@ MODEL = {
     "phases[0]__seq_length": 16,
 }  # fmt: skip
 PADDED = {"phases[0]__examples_per_row": 1}
-FORMS = {  # -> settings of the model, and of the batch
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the model, of the batch
     "2 devices, micro-batches": ({}, {"mesh__data": 2, "phases[0]__micro_batches": 2}),
     "padded on 8 devices": ({}, {"mesh__data": 8} | PADDED),
     "a mesh of all kinds": ({}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}),
@@ -164,12 +164,12 @@ def test_a_step_is_that_of_pytorch_with_cross_attention(store: TokenStore) -> No
     own = params["decoder"]["layers"]
     with torch.no_grad():
         for number, part in enumerate(maps):
-            part.self.value.weight.copy_(torch.from_numpy(own["dense"]["kernel"][number].T.copy()))
-            part.self.value.bias.copy_(torch.from_numpy(own["dense"]["bias"][number]))
+            part.self.value.weight.copy_(torch.tensor(own["dense"]["kernel"][number].T))
+            part.self.value.bias.copy_(torch.tensor(own["dense"]["bias"][number]))
             part.output.dense.weight.copy_(torch.eye(model.hidden_size))
             part.output.dense.bias.zero_()
-            part.output.LayerNorm.weight.copy_(torch.from_numpy(own["norm"]["scale"][number]))
-            part.output.LayerNorm.bias.copy_(torch.from_numpy(own["norm"]["bias"][number]))
+            part.output.LayerNorm.weight.copy_(torch.tensor(own["norm"]["scale"][number]))
+            part.output.LayerNorm.bias.copy_(torch.tensor(own["norm"]["bias"][number]))
     theirs = their_loss(encoder, decoder, batch)
     theirs.backward()
     np.testing.assert_allclose(float(value), theirs.item(), rtol=1e-6)
@@ -205,7 +205,7 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
 ) -> None:
     """Two steps like SGD's: Adam with a large eps."""
     model, changes = FORMS[form]
-    settings = {key.replace(".", "__"): value for key, value in SGD.items()} | model
+    settings = {**{key.replace(".", "__"): value for key, value in SGD.items()}, **model}
     if str(model) not in plain:
         plain[str(model)] = trained(denoising_config(store, **settings), 2)
     losses, before, params = plain[str(model)]
