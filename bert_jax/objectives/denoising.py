@@ -57,7 +57,8 @@ class FromVector(nnx.Module):
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         H, self.rate = config.hidden_size, config.hidden_dropout_prob
-        self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"), config.output_scale)
+        scale, bias = config.output_scale, config.linear_bias
+        self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"), scale, bias)
         self.norm = LayerNorm(config, keys) if config.norm_position == "post" else None
 
     def __call__(

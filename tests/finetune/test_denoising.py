@@ -10,6 +10,7 @@ import pytest
 from corpus import small_config, small_store
 from flax import nnx
 from late_import import LateImport
+from layout_models import LAYOUTS
 from parity_steps import difference
 from runs import read_meta
 from safetensors.numpy import load_file
@@ -45,20 +46,13 @@ MODEL = {
     "model__pad_vocab_to_multiple_of": 64, "model__num_attention_heads": 2,
     "phases[0]__seq_length": 16,
 }  # fmt: skip
+USUAL = {key.replace(".", "__"): value for key, value in SGD.items()}
 PADDED = {"phases[0]__examples_per_row": 1}
-FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the model, of the batch
-    "2 devices, micro-batches": ({}, {"mesh__data": 2, "phases[0]__micro_batches": 2}),
-    "padded on 8 devices": ({}, {"mesh__data": 8} | PADDED),
-    "a mesh of all kinds": ({}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}),
-    "windows": (
-        {
-            "model__position": "rotary", "model__norm_position": "pre", "model__local_attention": 4,
-            "model__global_attn_every_n_layers": 2,
-        },
-        PADDED,
-    ),
-    "shared layers": ({"model__num_hidden_groups": 1, "model__embedding_size": 16}, PADDED),
-}  # fmt: skip
+FORMS = {
+    "2 devices, micro-batches": {"mesh__data": 2, "phases[0]__micro_batches": 2},
+    "padded on 8 devices": {"mesh__data": 8} | PADDED,
+    "a mesh of all kinds": {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -192,25 +186,56 @@ def test_a_step_is_that_of_pytorch_with_cross_attention(store: TokenStore) -> No
         assert np.abs(pairs[0][0]).max() > 1e-3
 
 
+def losses_of(config: Config, batch: dict[str, np.ndarray]) -> tuple[float, np.ndarray]:
+    """The loss, and that of each position, of initial parameters, in a training step."""
+    graph, _ = declare(config.model, config.compute, ("denoising",))
+    params = init_params(config.model, config.compute, ("denoising",), jax.random.key(3))
+    corpus = Corpus((), np.zeros(config.model.vocab_size, np.float32))
+
+    def loss(params: Any, batch: Any) -> Any:
+        outputs = nnx.merge(graph, params)(batch, jax.numpy.uint32(1))
+        return total.all_sums(outputs, batch, corpus)[0], outputs["denoising"].loss
+
+    value, each = jax.jit(loss)(params, batch)
+    return float(value), np.asarray(each)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["bert", "roberta-prelayernorm", "modernbert", "albert"])
+def test_the_decoder_of_every_layout_reads_what_is_before(store: TokenStore, layout: str) -> None:
+    """With windows, shared layers, pre-LayerNorm; packed and padded."""
+    own = {f"model__{name}": value for name, value in LAYOUTS[layout].items()}
+    config, batches = batches_of(denoising_config(store, **own))
+    _, padded = batches_of(denoising_config(store, **own, **PADDED))
+    batch, alone = batches.batch(0), padded.batch(0)
+    value, _ = losses_of(config, batch)
+    other, each = losses_of(config, alone)
+    assert other == pytest.approx(value, rel=1e-6)
+    row = int(alone["example_ids"].sum(1).argmax())
+    last = int(alone["example_ids"][row].sum()) - 2  # before [SEP]
+    ids = alone["input_ids"].copy()
+    ids[row, last] = 5 + (ids[row, last] + 1) % 90
+    _, changed = losses_of(config, {**alone, "input_ids": ids})
+    np.testing.assert_array_equal(changed[row, : last - 1], each[row, : last - 1])
+    assert (changed[row, last - 1 : last + 1] != each[row, last - 1 : last + 1]).all()
+
+
 @pytest.fixture(scope="module")
-def plain(store: TokenStore) -> dict[str, tuple]:
-    """The first steps of each model on one device, packed."""
-    return {}
+def plain(store: TokenStore) -> tuple:
+    """The first steps on one device, packed."""
+    return trained(denoising_config(store, **USUAL), 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_form_of_a_batch_changes_no_loss_and_no_update(
-    store: TokenStore, plain: dict, form: str
+    store: TokenStore, plain: tuple, form: str
 ) -> None:
     """Two steps like SGD's: Adam with a large eps."""
-    model, changes = FORMS[form]
-    settings = {**{key.replace(".", "__"): value for key, value in SGD.items()}, **model}
-    if str(model) not in plain:
-        plain[str(model)] = trained(denoising_config(store, **settings), 2)
-    losses, before, params = plain[str(model)]
+    losses, before, params = plain
+    changes: dict[str, Any] = FORMS[form]
     devices = changes.get("mesh__data", 1) * changes.get("mesh__fsdp", 1)
-    others, _, after = trained(denoising_config(store, **settings, **changes), 2, devices)
+    others, _, after = trained(denoising_config(store, **USUAL, **changes), 2, devices)
     np.testing.assert_allclose(others, losses, rtol=1e-6)
     moved = jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), before, params))
     assert max(moved) > 1e-3
