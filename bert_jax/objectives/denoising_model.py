@@ -54,10 +54,8 @@ class DenoisingModel(PretrainingModel):
         `kept_ids`, in the batch: int32 as input_ids, the tokens of each sentence that are left, in
         the first of its positions, and -1 in the others.
         """
-        vectors = None if KEPT in batch and key is not None else super().__call__(batch)
         if KEPT not in batch:
-            assert vectors is not None
-            return vectors
+            return super().__call__(batch, key)
         labels, _ = next_token(batch)
         x_RxSxH = self._restored(batch, key)
         found = token_losses(
@@ -65,7 +63,7 @@ class DenoisingModel(PretrainingModel):
             labels.reshape(-1, labels.shape[-1]),
         )  # fmt: skip
         loss, correct = (x.reshape(labels.shape) for x in found)
-        whole = vectors[DENOISING.name] if vectors else None
+        whole = super().__call__(batch)[DENOISING.name] if key is None else None
         return {DENOISING.name: Restored(whole, loss, correct)}
 
     def _restored(self, batch: Batch, key: jax.Array | None) -> jax.Array:
