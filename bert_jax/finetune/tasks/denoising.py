@@ -1,6 +1,6 @@
 """Sentences of a token store, restored from the vector of what deletion leaves of them: TSDAE.
 
-Tokens are deleted independently of one another, anew in every epoch; one always stays (Wang,
+Tokens are deleted independently of one another, others in every epoch; one always stays (Wang,
 Reimers and Gurevych 2021, arXiv 2104.06979; there words). Held-out sentences have the same ones in
 every evaluation, and are pairs of neighbors as in `store_pairs`: their whole texts are compared.
 """

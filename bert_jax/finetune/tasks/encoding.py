@@ -60,8 +60,8 @@ class Targets:
         of_examples: a value for each example.
         positions: of a token in each sequence, counted from its first one; in a batch counted from
             the first one of the row.
-        drawn: functions that draw a value for each token of a sequence, int32 [n], anew in every
-            epoch, from a key, uint64, and its ids [n].
+        drawn: functions that draw a value for each token of a sequence, int32 [n], other ones in
+            every epoch, from a key, uint64, and its ids [n].
     """
 
     of_tokens: Mapping[str, np.ndarray] = field(default_factory=dict)
