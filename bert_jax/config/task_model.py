@@ -9,6 +9,7 @@ from bert_jax.config.task_settings import Directions, Join, Pooling
 from bert_jax.data_pipeline.settings import Within
 
 Labels = Annotated[int, Within(1, 2**16)]
+VectorLoss = Literal["negatives", "cosine", "cosent", "softmax", "reconstruction"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,8 +17,8 @@ class VectorConfig:
     """Settings of a head that makes vectors of texts and compares them.
 
     Attributes:
-        loss: of in-batch negatives, the squared error of the cosine, CoSENT, or a softmax over
-            labels.
+        loss: of in-batch negatives, the squared error of the cosine, CoSENT, a softmax over
+            labels, or that of the tokens of a text that is restored from its vector.
         normalize: whether a vector is divided by its length.
         scale: of the cosines in a softmax.
         directions: of in-batch negatives: each anchor chooses its positive, or each positive its
@@ -26,7 +27,7 @@ class VectorConfig:
             vectors is added.
     """
 
-    loss: Literal["negatives", "cosine", "cosent", "softmax"]
+    loss: VectorLoss
     normalize: bool = True
     scale: float = 20.0
     directions: Directions = "one"

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from bert_jax.config.on_resume import FREE
+from bert_jax.config.ranges import BelowOne
 from bert_jax.data_pipeline.settings import Share, Whole, Within
 from bert_jax.errors import UserError
 
@@ -25,8 +26,8 @@ class TaskConfig:
     """
 
     # A task of GLUE, such as "sst2", or "classification", "regression", "tagging",
-    # "question_answering", "multiple_choice", "sentence_pairs", "store_pairs", "scored_pairs" or
-    # "labeled_pairs".
+    # "question_answering", "multiple_choice", "sentence_pairs", "store_pairs", "scored_pairs",
+    # "labeled_pairs" or "denoising".
     name: str = ""
     # The folder of its files, or a file: a table, CoNLL's or SQuAD's; or a token store.
     data: str = field(default="", metadata=FREE)
@@ -84,9 +85,11 @@ class TaskConfig:
     # In-batch negatives: each anchor chooses its positive, or each positive its anchor, too.
     directions: Directions = "one"
     # Of a store's sentences: a positive is the sentence itself, with another dropout mask, or the
-    # next one of its document; and the most pairs that are taken, evenly spread.
+    # next one of its document; and the most pairs, or sentences, that are taken, evenly spread.
     pairs: Literal["same", "neighbors"] = "same"
     most_pairs: Annotated[int, Within(1, 10**9)] = 1_000_000
+    # Of denoising: the share of a sentence's tokens that are deleted.
+    deletion: BelowOne = 0.6
     loss: ScoreLoss = "cosine"  # of scored pairs: squared error of the cosine, or CoSENT
     scale: Annotated[float, Within(0, 1e4, without=(0,))] = 20.0  # of cosines in a softmax
     # Scores are from 0 to this number.

@@ -18,6 +18,7 @@ import numpy as np
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_settings import Order
 from bert_jax.data_pipeline.assemble import Batch
+from bert_jax.data_pipeline.random.counter_rng import MASKING, fold_key, stream_key
 from bert_jax.finetune.order import epoch_order, pack, spread
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 
@@ -76,7 +77,10 @@ class ExampleBatches:
         tokens = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
         first = {"cls_positions": np.zeros(self._lengths.size, np.int32)}
         self._arrays = Targets(
-            {**tokens, **targets.of_tokens}, targets.of_examples, {**first, **targets.positions}
+            {**tokens, **targets.of_tokens},
+            targets.of_examples,
+            {**first, **targets.positions},
+            targets.drawn,
         )
         self.steps_per_epoch = -(-self.rows_per_epoch // phase.batch_size)
         self._layout = functools.lru_cache(maxsize=3)(self._planned)
@@ -110,19 +114,22 @@ class ExampleBatches:
         input_ids, token_type_ids, example_ids (that of a sequence in its row, from 1; 0 = padding),
         position_ids: int32 [B, S], with several sequences [B, C, S]; cls_positions: int32 [B, N·C],
         through all strips of the row; and the targets, 0 at padding and in empty slots: those of
-        tokens as input_ids, positions as cls_positions, those of examples [B, N, …]. With
+        tokens, and what is drawn, as input_ids, positions as cls_positions, those of examples
+        [B, N, …]. What is drawn depends on the seed, the epoch and the example alone. With
         `padding_reads` also reading_ids, int32 [B, S], see `PretrainingModel`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         wanted = np.arange(self.rows) if rows is None else np.asarray(rows, np.int64).reshape(-1)
         out = self._empty(len(wanted))
         places, strips = self.places(epoch, index), self._layout(epoch).strips
+        key = stream_key(self._seed, 0, epoch, MASKING)
         for line, row in enumerate(wanted.tolist()):
             ends = [0] * self.sequences
             for slot, example in enumerate(places[row]):
-                self._write(out, line, slot, example, strips[example].tolist(), ends)
+                self._write(out, line, slot, example, strips[example].tolist(), ends, key)
         if self.sequences > 1:
-            for name in (*self._arrays.of_tokens, "example_ids", "position_ids"):
+            own = (*self._arrays.of_tokens, *self._arrays.drawn)
+            for name in (*own, "example_ids", "position_ids"):
                 out[name] = out[name].reshape(len(wanted), self.sequences, self._phase.row_tokens)
         return out
 
@@ -181,7 +188,7 @@ class ExampleBatches:
         out = zeros(tokens, arrays.of_tokens) | zeros(slots, arrays.of_examples)
         out |= zeros(slots * self.sequences, arrays.positions)
         out["input_ids"][:] = self._pad
-        for name in ("example_ids", "position_ids"):
+        for name in (*arrays.drawn, "example_ids", "position_ids"):
             out[name] = np.zeros((rows, tokens), np.int32)
         if self._padding_reads:
             out["position_ids"][:] = np.arange(tokens)
@@ -189,9 +196,17 @@ class ExampleBatches:
         return out
 
     def _write(
-        self, out: Batch, line: int, slot: int, example: int, strips: list[int], ends: list[int]
+        self,
+        out: Batch,
+        line: int,
+        slot: int,
+        example: int,
+        strips: list[int],
+        ends: list[int],
+        key: np.uint64,
     ) -> None:
-        """Writes an example into a row, each of its sequences at the end of its strip."""
+        """Writes an example into a row, each of its sequences at the end of its strip; key: of the
+        draws of the epoch."""
         for name, values in self._arrays.of_examples.items():
             out[name][line, slot] = values[example]
         for number, strip in enumerate(strips):
@@ -201,6 +216,9 @@ class ExampleBatches:
             here = np.s_[line, at : at + end - first]
             for name, values in self._arrays.of_tokens.items():
                 out[name][here] = values[first:end]
+            for name, draw in self._arrays.drawn.items():
+                own_key = np.uint64(fold_key(key, sequence))
+                out[name][here] = draw(own_key, self._encoded.ids[first:end])
             for name, values in self._arrays.positions.items():
                 out[name][line, place] = at + values[sequence]
             out["example_ids"][here] = place + 1

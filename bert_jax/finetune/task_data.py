@@ -164,7 +164,7 @@ class TaskData:
 
     def corpus(self, config: Config) -> Corpus:
         """Returns what a task has in place of the counts of a text's tokens."""
-        return Corpus((), np.zeros(config.model.vocab_size, np.float32))
+        return self.kind.corpus(self.train.prepared, config.model.vocab_size)
 
     def one_in_a_row(self, config: Config) -> ExampleBatches:
         """Returns the held-out examples, each in a row of its own."""

@@ -43,7 +43,7 @@ class HeldOutExamples(EvaluationPass):
         self._per_token, self._per_example = per_token, per_example
 
     def _take_rows(self, sums: dict[str, Any]) -> Any:
-        (logits,) = jax.tree.leaves(sums.pop("outputs"))
+        logits, *_ = jax.tree.leaves(sums.pop("outputs"))  # first what predictions are made from
         return np.asarray(logits)
 
     def _summary(

@@ -4,6 +4,7 @@ import dataclasses
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.task_model import probe_of
+from bert_jax.objectives.denoising import DENOISING
 from bert_jax.objectives.known_objectives import find, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.replaced_token_model import generator_of
@@ -30,6 +31,7 @@ def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None =
     if REPLACED_TOKENS in learned:
         of_words = generator_of(model)
         encoder += 3.0 * encoder_flops(of_words, phase)
+    encoder *= 2.0 if DENOISING in learned else 1.0  # its layers decode, too
     heads = sum(one.flops(of_words if one is MASKED_LM else model, seen) for one in learned)
     of_teacher = 0.0
     if teacher:

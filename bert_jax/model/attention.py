@@ -22,12 +22,14 @@ class Kind(NamedTuple):
     """A form of attention.
 
     window: tokens that it reaches, half on each side, 0 for all; normed: whether attention has a
-    LayerNorm; rotation: of each position, None without rotary positions.
+    LayerNorm; rotation: of each position, None without rotary positions; causal: whether a position
+    reads no position after it.
     """
 
     window: int
     normed: bool
     rotation: Rotation | None
+    causal: bool = False
 
 
 class Attention(nnx.Module):
@@ -77,6 +79,7 @@ class Attention(nnx.Module):
                 v_BxSxAxD,
                 examples_BxS,
                 window=kind.window,
+                causal=kind.causal,
                 rate=self.config.attention_probs_dropout_prob,
                 key=probability_key,
             )

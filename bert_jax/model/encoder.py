@@ -8,6 +8,9 @@ arrays. The parameters of all layers are stacked and applied as `layer_loop.py` 
 Sizes: B rows, S positions, H hidden, I intermediate, V vocabulary, N examples in a row; L layers.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -111,9 +114,13 @@ class Layer(nnx.Module):
         examples_BxS: jax.Array,
         kind: Kind,
         key: jax.Array | None,
+        between: Callable[[jax.Array], jax.Array] | None = None,
     ) -> jax.Array:
-        """Returns the hidden states [B, S, H] after the layer."""
+        """Returns the hidden states [B, S, H] after the layer; between: applied to those after the
+        attention."""
         x_BxSxH = self.attention(x_BxSxH, examples_BxS, kind, key)
+        if between is not None:
+            x_BxSxH = between(x_BxSxH)
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold_key(key, 2)))
 
 
@@ -169,14 +176,53 @@ class Encoder(nnx.Module):
                 only to positions of its own example.
             key: uint32 dropout key of this step, None in evaluation.
         """
-        layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
-        x_BxSxH, kinds = self.embed(ids_BxS, types_BxS, positions_BxS, key)
+        embedded = self.embed(ids_BxS, types_BxS, positions_BxS, key)
 
         def body(x: jax.Array, layer: Layer, kind: Kind, layer_key: jax.Array | None) -> tuple:
             return layer(x, examples_BxS, kind, layer_key), None
 
+        return self._last(self.layers, body, *embedded, key)
+
+    def decode(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        examples_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        added: Any,
+        add: Callable[[Any, jax.Array, jax.Array | None], jax.Array],
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the hidden states [B, S, H] of these layers as those of a decoder: a position
+        attends to no position after it. The other arguments are those of a call.
+
+        Args:
+            added: parameters of each layer, stacked as those of `layers`.
+            add: (those of a layer, states after its attention, its key) -> states [B, S, H], which
+                its feed-forward network reads.
+        """
+        x_BxSxH, kinds = self.embed(ids_BxS, types_BxS, positions_BxS, key)
+        kinds = tuple(kind._replace(causal=True) for kind in kinds)
+
+        def body(x: jax.Array, both: tuple, kind: Kind, layer_key: jax.Array | None) -> tuple:
+            (layer, own), between_key = both, None if layer_key is None else fold_key(layer_key, 3)
+            return layer(x, examples_BxS, kind, layer_key, lambda x: add(own, x, between_key)), None
+
+        return self._last((self.layers, added), body, x_BxSxH, kinds, key)
+
+    def _last(
+        self,
+        layers: Any,
+        body: Callable,
+        x_BxSxH: jax.Array,
+        kinds: tuple[Kind, ...],
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """Returns the hidden states of the last layer, and of the LayerNorm after it if there is
+        one."""
+        layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
         x_BxSxH, _ = apply_layers(
-            self.layers, kinds, body, x_BxSxH, layer_keys,
+            layers, kinds, body, x_BxSxH, layer_keys,
             unroll=self.compute.unroll_layers or self.num_layers, remat=self.compute.remat,
         )  # fmt: skip
         return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH

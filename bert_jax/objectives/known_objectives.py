@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from bert_jax.config.schema import Config, DataConfig, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.errors import UserError, nearest
+from bert_jax.objectives.denoising import DENOISING
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES
 from bert_jax.objectives.labeled_pairs import LABELED_PAIRS
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -26,6 +27,7 @@ OBJECTIVES: dict[str, Objective] = {
         MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY, REPLACED_TOKENS,
         SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING,
         MULTIPLE_CHOICE, IN_BATCH_NEGATIVES, SCORED_PAIRS, LABELED_PAIRS,
+        DENOISING,
     )
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The pretraining model of a configuration: its parameters, declared and initialized.
 
-It is an encoder with the heads of the objectives, or two of them: see `replaced_token_model.py`.
+It is an encoder with the heads of the objectives, or two of them (`replaced_token_model.py`), or an
+encoder that is also a decoder (`denoising_model.py`).
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ from flax import nnx
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.layers import Keys
 from bert_jax.model.positional_heads import guide
+from bert_jax.objectives.denoising import DENOISING
+from bert_jax.objectives.denoising_model import DenoisingModel
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -23,6 +26,8 @@ from bert_jax.parallel.partition import param_axes
 
 def _model_class(objectives: Sequence[str]) -> type[PretrainingModel]:
     """Returns the class of a model: a generator is trained only beside its discriminator."""
+    if DENOISING.name in objectives:
+        return DenoisingModel
     both = {MASKED_LM.name, REPLACED_TOKENS.name} <= {*objectives}
     return ReplacedTokenModel if both else PretrainingModel
 

@@ -33,7 +33,7 @@ from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
-from bert_jax.objectives.known_objectives import learned_by, with_heads
+from bert_jax.objectives.known_objectives import all_heads, learned_by, with_heads
 from bert_jax.objectives.replaced_token_model import generator_of, generator_params
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
@@ -270,12 +270,12 @@ def _export_model(
     config = config_of(meta)
     sentence = encoder_of_run(config)
     optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
-    if sentence and isinstance(model_config, TaskModelConfig):  # its head is for training alone
-        head, model_config = model_config.head.name, without_head(model_config)
-        if head in params:
+    if sentence and isinstance(model_config, TaskModelConfig):  # its heads are for training alone
+        model_config = without_head(model_config)
+        for head in sorted(names.groups_in(params) & all_heads()):
             print(f"left out: {names.title(head)}, which only training reads")
-        params = {name: part for name, part in params.items() if name != head}
-        optimizer = optimizer and optimizer.without(head)
+            params = {name: part for name, part in params.items() if name != head}
+            optimizer = optimizer and optimizer.without(head)
         task = card.task and dataclasses.replace(card.task, labels=())
         card = dataclasses.replace(card, objectives=(), vectors=sentence.titles, task=task)
     layout = find_layout(model_config)

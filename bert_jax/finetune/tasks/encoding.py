@@ -3,7 +3,7 @@
 Where the tokenizer's separator is RoBERTa's, `</s>`, two of them are between the texts of a pair.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 _DOUBLED = "</s>"
+
+Draw = Callable[[np.uint64, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,21 @@ class Targets:
         of_examples: a value for each example.
         positions: of a token in each sequence, counted from its first one; in a batch counted from
             the first one of the row.
+        drawn: functions that draw a value for each token of a sequence, int32 [n], other ones in
+            every epoch, from a key, uint64, and its ids [n].
     """
 
     of_tokens: Mapping[str, np.ndarray] = field(default_factory=dict)
     of_examples: Mapping[str, np.ndarray] = field(default_factory=dict)
     positions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    drawn: Mapping[str, Draw] = field(default_factory=dict)
 
     def __or__(self, other: "Targets") -> "Targets":
         return Targets(
             {**self.of_tokens, **other.of_tokens},
             {**self.of_examples, **other.of_examples},
             {**self.positions, **other.positions},
+            {**self.drawn, **other.drawn},
         )
 
 

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import metrics
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.soft_labels import TEACHER
 
@@ -139,6 +140,11 @@ class TaskKind(abc.ABC):
     ) -> Mapping[str, str]:
         """Returns the text of the files of predictions by the flag that names each; the main one is
         that of `out`."""
+
+    def corpus(self, train: Prepared, vocabulary: int) -> Corpus:
+        """Returns the frequencies of the tokens that are predicted, for the baseline of a kind that
+        predicts tokens; vocabulary: its size."""
+        return Corpus((), np.zeros(vocabulary, np.float32))
 
     def with_head_settings(self, task: TaskConfig, model: TaskModelConfig) -> TaskModelConfig:
         """Returns the model with what a task sets in its head; UserError for what does not fit."""

@@ -6,12 +6,12 @@ sentence-transformers gives its data sets. A run writes a folder of sentence-tra
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from etils import epath
 
-from bert_jax.config.task_model import TaskModelConfig, VectorConfig
+from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import table
@@ -145,7 +145,7 @@ class SentenceTask(TaskKind):
             notes=(f"{count(encoded.cut, 'text')} cut to the limit",) if encoded.cut else (),
         )
 
-    def loss(self, task: TaskConfig) -> Literal["negatives", "cosine", "cosent", "softmax"]:
+    def loss(self, task: TaskConfig) -> VectorLoss:
         """Returns what `VectorConfig.loss` is."""
         raise NotImplementedError
 

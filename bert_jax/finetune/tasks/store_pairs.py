@@ -5,6 +5,7 @@ arXiv 2104.08821), or its neighbor in the document is. The texts are those that 
 store decodes. Held-out pairs are neighbors in both cases: a sentence would always find itself.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,21 +18,82 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
-from bert_jax.finetune.tasks.sentence_pairs import SentencePairs
+from bert_jax.finetune.tasks.sentence_pairs import SENTENCE_PAIRS, SentencePairs
 
 _SHORTEST: Final = 4  # tokens of a sentence
 _MOST_HELD_OUT: Final = 2_000  # pairs
+_NEIGHBORS: Final = (0, 1)
 
 
-class StorePairs(SentencePairs):
+class StoreTask(SentencePairs):
+    """Sentences of a store, which are learned from without labels."""
+
+    def check(self, config: Config) -> None:
+        why = f"for {self.name}, whose texts and held-out texts are the store's; leave it out"
+        check_unused(config.task, ("held_out", "text", "pair", "label"), why)
+
+    def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
+        store = open_store(task.data)
+        tokenizer, places = Tokenizer.load(store.tokenizer_path), self.places(task)
+        train = self._read_split(store, store.train, tokenizer, places, task.most_pairs)
+        held_out = self._read_split(store, store.held_out, tokenizer, _NEIGHBORS, _MOST_HELD_OUT)
+        store.files.check()
+        return train, held_out
+
+    def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
+        """Returns the pairs of a file."""
+        return SENTENCE_PAIRS.read_new(task, source, split)
+
+    def places(self, task: TaskConfig) -> tuple[int, ...]:
+        """Returns how many sentences each text of an example is after the first, in one
+        document."""
+        raise NotImplementedError
+
+    def _read_split(
+        self,
+        store: TokenStore,
+        split: Split,
+        tokenizer: Tokenizer,
+        places: Sequence[int],
+        most: int,
+    ) -> Examples:
+        """Returns examples evenly spread over a split if it has more than `most`; UserError if it
+        has none."""
+        lengths = np.asarray(split.sentence_lengths)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        first, after = np.flatnonzero(lengths >= _SHORTEST), max(places)
+        if after:
+            lasts = np.cumsum(split.document_lengths, dtype=np.int64) - 1
+            first = first[~np.isin(first, lasts)]
+            first = first[lengths[first + after] >= _SHORTEST]
+        if not len(first):
+            what = "neighboring sentences" if after else "sentence"
+            raise UserError(
+                f"{store.path}: its {split.name} split has no {what} of {_SHORTEST} tokens or "
+                "more; build it with more text"
+            )
+        chosen = first[np.linspace(0, len(first) - 1, min(most, len(first))).astype(np.int64)]
+
+        def text(sentence: int) -> str:
+            end = int(ends[sentence])
+            return tokenizer.decode(split.tokens[end - int(lengths[sentence]) : end].tolist())
+
+        examples = [
+            Example(str(number), tuple(text(row + place) for place in places), None, row + 1)
+            for number, row in enumerate(chosen.tolist())
+        ]
+        path = str(epath.Path(store.path) / split.name)
+        return Examples(path, self.name, (), tuple(examples), {})
+
+
+class StorePairs(StoreTask):
     """Sentences of a store, each with itself or with its neighbor."""
 
     name = "store_pairs"
     own_settings = (*SentencePairs.own_settings, "pairs", "most_pairs")
 
     def check(self, config: Config) -> None:
-        why = f"for {self.name}, whose texts and held-out texts are the store's; leave it out"
-        check_unused(config.task, ("held_out", "text", "pair", "label"), why)
+        super().check(config)
         if config.task.pairs == "same" and not config.init:
             raise UserError(
                 "config.task.pairs=same teaches a pretrained model; random weights learn nothing "
@@ -46,52 +108,8 @@ class StorePairs(SentencePairs):
                 "apart; set --config.model.hidden_dropout_prob=0.1, or pairs=neighbors"
             )
 
-    def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
-        store = open_store(task.data)
-        tokenizer = Tokenizer.load(store.tokenizer_path)
-        after = 0 if task.pairs == "same" else 1
-        train = _pairs(store, store.train, tokenizer, after, task.most_pairs)
-        held_out = _pairs(store, store.held_out, tokenizer, 1, _MOST_HELD_OUT)
-        store.files.check()
-        return train, held_out
-
-
-def _pairs(
-    store: TokenStore, split: Split, tokenizer: Tokenizer, after: int, most: int
-) -> Examples:
-    """Returns pairs of sentences, evenly spread over a split if it has more than `most`.
-
-    Args:
-        after: how many sentences the second of a pair is after the first, in one document.
-
-    Raises:
-        UserError: the split has none.
-    """
-    lengths = np.asarray(split.sentence_lengths)
-    ends = np.cumsum(lengths, dtype=np.int64)
-    first = np.flatnonzero(lengths >= _SHORTEST)
-    if after:
-        lasts = np.cumsum(split.document_lengths, dtype=np.int64) - 1
-        first = first[~np.isin(first, lasts)]
-        first = first[lengths[first + after] >= _SHORTEST]
-    if not len(first):
-        what = "neighboring sentences" if after else "sentence"
-        raise UserError(
-            f"{store.path}: its {split.name} split has no {what} of {_SHORTEST} tokens or more; "
-            "build it with more text"
-        )
-    chosen = first[np.linspace(0, len(first) - 1, min(most, len(first))).astype(np.int64)]
-
-    def text(sentence: int) -> str:
-        end = int(ends[sentence])
-        return tokenizer.decode(split.tokens[end - int(lengths[sentence]) : end].tolist())
-
-    examples = [
-        Example(str(number), (text(row), text(row + after)), None, row + 1)
-        for number, row in enumerate(chosen.tolist())
-    ]
-    path = str(epath.Path(store.path) / split.name)
-    return Examples(path, StorePairs.name, (), tuple(examples), {})
+    def places(self, task: TaskConfig) -> tuple[int, ...]:
+        return (0, 0) if task.pairs == "same" else _NEIGHBORS
 
 
 STORE_PAIRS: Final = StorePairs()

@@ -25,6 +25,7 @@ KINDS: Final[Registry[TaskKind]] = Registry(
         "store_pairs": f"{_HERE}.store_pairs:STORE_PAIRS",
         "scored_pairs": f"{_HERE}.scored_pairs:SCORED_PAIRS",
         "labeled_pairs": f"{_HERE}.labeled_pairs:LABELED_PAIRS",
+        "denoising": f"{_HERE}.denoising:DENOISING",
     },
     key="task.name",
     reserved=glue.TASKS,

@@ -162,19 +162,23 @@ def attend(
     examples_BxS: jax.Array,
     *,
     window: int = 0,
+    causal: bool = False,
     rate: float,
     key: jax.Array | None,
 ) -> jax.Array:
-    """Returns attention by the kernel that `resolve` chose; within a window, with dropout, or where
-    a position reads another example than its own, always by XLA.
+    """Returns attention by the kernel that `resolve` chose; within a window, causal, with dropout,
+    or where a position reads another example than its own, always by XLA.
 
     The other arguments and the result are the same as in `xla.attend`; window: see `local.attend`,
-    0 for attention to all.
+    0 for attention to all; causal: to no position after its own.
     """
     S, D = q_BxSxAxD.shape[1], q_BxSxAxD.shape[3]
     if name == "auto":
         name = _fastest_on_tpu(S, D)
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
+    if causal:
+        half = (window // 2 or S) / 2
+        return xla.attend(*arrays, rate=rate, key=key, band=xla.Band(half, offset=-half))
     if window:
         return local.attend(*arrays, window=window, rate=rate, key=key)
     if name == "xla" or (key is not None and rate > 0) or examples_BxS.ndim == 3:

@@ -39,8 +39,8 @@ Examples = jax.Array | tuple[jax.Array, jax.Array]
 class Band(NamedTuple):
     """The keys that a window leaves to each query: from i + offset - half to i + offset + half."""
 
-    half: int
-    offset: int = 0
+    half: float
+    offset: float = 0
 
 
 def attend(
