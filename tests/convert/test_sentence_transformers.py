@@ -103,7 +103,9 @@ def folders_of(newest: bool) -> dict[str, dict[str, Any]]:
     """Modules and further settings of folders that the library writes."""
     modes = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
     mean = pool("mean", newest=newest)
-    made: dict[str, dict[str, Any]] = {mode: {"parts": [pool(mode, newest=newest)]} for mode in modes}
+    made: dict[str, dict[str, Any]] = {
+        mode: {"parts": [pool(mode, newest=newest)]} for mode in modes
+    }
     dense = {"in_features": WIDTH, "out_features": 5, "activation_function": "Tanh"}
     wide = {"in_features": 2 * WIDTH, "out_features": 7, "activation_function": "Identity"}
     two = pool("cls", "mean", newest=newest)
