@@ -1,7 +1,7 @@
 """Speed of training on pairs on a CPU, compared with sentence-transformers.
 
-    python benchmarks/pair_training.py                     # sentences of Python's help, and the next
-    python benchmarks/pair_training.py --input=pairs.tsv   # columns anchor and positive
+    python benchmarks/pair_training.py                    # neighbors in Python's help
+    python benchmarks/pair_training.py --input=pairs.tsv  # columns anchor and positive
 
 Needs the [torch] extra and sentence-transformers. Both sides train an encoder of 6 layers of width
 384, with dropout, from random weights in float32 with in-batch negatives, AdamW and batches of 64
@@ -102,7 +102,7 @@ def prepare(source: Path | None, folder: Path) -> None:
 
 
 def answer(options: argparse.Namespace) -> None:
-    """Runs a contender in its process; n steps are answered with their CPU seconds and mean loss."""
+    """Runs a contender in its process; answers n steps with their CPU seconds and mean loss."""
     talk = harness.talk_apart()
     if options.contender == "bert_jax":
         config = config_of(options.folder)

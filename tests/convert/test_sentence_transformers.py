@@ -46,7 +46,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(name: str, newest: bool) -> list[Asked]:
-    kind, settings = RUNS[name]
+    kind, _ = RUNS[name]
     if kind != "sentence_pairs" or not newest:
         names = ("query", "passage") if kind == "sentence_pairs" else ()
         return [Asked(name), *(Asked(name, prompt_name=one) for one in names)]

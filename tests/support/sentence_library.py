@@ -1,8 +1,8 @@
 """sentence-transformers as the reference, in a process of its own, of each release with which tests
 compare.
 
-`python sentence_library.py FOLDER` carries out the requests in FOLDER/given.json, with the arrays of
-FOLDER/given.npz, and writes what it found there; `ask` starts it.
+`python sentence_library.py FOLDER` carries out the requests in FOLDER/given.json, with the arrays
+of FOLDER/given.npz, and writes what it found there; `ask` starts it.
 
 BERT_JAX_SENTENCE_TRANSFORMERS names the folders with the packages of a release each, separated as
 those of PATH, which `make .venv/sentence_transformers .venv/sentence_transformers_old` installs.
@@ -258,6 +258,7 @@ def main(folder: Path) -> None:
         messages.said = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
+            warnings.simplefilter("ignore", DeprecationWarning)  # as Python does, of a library
             answer = COMMANDS[request.pop("do")](**request)  # type: ignore[operator]
         found |= {f"{number}:{name}": array for name, array in answer.items()}
         said.append(messages.said + [f"{one.category.__name__}: {one.message}" for one in caught])
