@@ -84,7 +84,6 @@ def test_folders_of_runs_have_our_vectors_without_a_warning(
 
 
 WIDTH = model_config().hidden_size
-NEW_ACTIVATION = "GELU"
 Parts = Sequence[tuple[str, dict[str, Any]]]
 
 
@@ -129,7 +128,7 @@ def folders_of(newest: bool) -> dict[str, dict[str, Any]]:
     }
     if newest:
         order = [pool("mean", "cls", newest=True)]
-        residual = {**dense, "use_residual": True, "activation_function": NEW_ACTIVATION}
+        residual = {**dense, "use_residual": True, "activation_function": "GELU"}
         made |= {
             "in another order": {"parts": order},
             "residual": {"parts": [mean, ("Dense", residual)]},
