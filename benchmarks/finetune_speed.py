@@ -150,6 +150,17 @@ def answer(options: argparse.Namespace) -> None:
 
 def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
     """Returns the step of `bert-jax finetune`, compiled once for all batches."""
+    config = config_of(**json.loads((folder / "task.json").read_text()))
+
+    def count(batch: dict[str, Any]) -> None:
+        examples = np.asarray(batch["example_ids"])
+        counts[:] += int(batch["label_weights"].sum()), examples.size, (examples > 0).sum()
+
+    return run_step(config, devices, count)
+
+
+def run_step(config: Any, devices: int, count: Callable[[dict[str, Any]], None]) -> Step:
+    """Returns the step of a run on a task, on CPU devices; count: is given every batch."""
     import jax
 
     from bert_jax.data_pipeline.batch import prefetch
@@ -160,7 +171,7 @@ def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
 
     cpu.use_cpu_devices(devices)
     cpu.keep_memory()
-    config, data = open_data(config_of(**json.loads((folder / "task.json").read_text())))
+    config, data = open_data(config)
     mesh = make_mesh(config.mesh)
     jax.set_mesh(mesh)
     found = data.phase(config, config.phases[0], mesh)
@@ -171,8 +182,7 @@ def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
     def step() -> float:
         nonlocal state
         _, batch = next(made)
-        examples = np.asarray(batch["example_ids"])
-        counts[:] += int(batch["label_weights"].sum()), examples.size, (examples > 0).sum()
+        count(batch)
         state, metrics = train(state, batch)
         return float(jax.block_until_ready((state, metrics))[1]["loss"])
 

@@ -105,7 +105,8 @@ def export(
     """
     out = _checked(out, model_config, tokenizer, card)
     pad = tokenizer.special.pad
-    own, others = names.groups_by_file(params, find_layout(model_config))
+    layout = find_layout(model_config)
+    own, others = names.groups_by_file(params, layout)
     tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
     heads = names.to_transformers(params, model_config, pad, others)
     tensors, heads = (as_dtype(some, form.dtype) for some in (tensors, heads))
@@ -114,7 +115,10 @@ def export(
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
     tensors |= names.copies(tensors, model_config)
-    more, parts = sentence_files(sentence, model_config.max_position_embeddings)
+    lacks_pooler = layout.has_pooler and names.POOLER not in own
+    more, parts = sentence_files(
+        sentence, model_config.max_position_embeddings, lacks_pooler=lacks_pooler
+    )
     files |= more
     temporary = _temporary_path(out, "tmp")
     try:

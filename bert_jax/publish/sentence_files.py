@@ -17,6 +17,7 @@ from bert_jax.config.sentence_parts import (
     Pooling,
 )
 from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert.folders.sentence_keys import NO_POOLER
 from bert_jax.convert.sentence_encoder import (
     ABOUT,
     CONFIG,
@@ -30,8 +31,10 @@ from bert_jax.convert.sentence_encoder import (
 from bert_jax.convert.tokenizer_files import json_bytes
 from bert_jax.convert.weight_files import SAFETENSORS
 
-QUERY: Final = "query"  # names of the prompts of a run
-PASSAGE: Final = "passage"
+# Names of the prompts of a run. Since release 5 `encode_document` looks for "document", which a
+# model always has there, before it looks for "passage".
+QUERY: Final = "query"
+PASSAGES: Final = ("passage", "document")
 
 
 def encoder_of_run(config: Config) -> SentenceEncoder | None:
@@ -45,7 +48,8 @@ def encoder_of_run(config: Config) -> SentenceEncoder | None:
     parts += [Normalize()] if head.vectors.normalize else []
     # Only anchors and positives differ; of other pairs both texts have the same prompt.
     has_two = head.vectors.loss == "negatives"
-    prompts = {QUERY: task.query_prompt, PASSAGE: task.passage_prompt if has_two else ""}
+    passage = task.passage_prompt if has_two else task.query_prompt
+    prompts = {QUERY: task.query_prompt, **dict.fromkeys(PASSAGES, passage)}
     given = {name: prompt for name, prompt in prompts.items() if prompt}
     return SentenceEncoder(
         tuple(parts),
@@ -58,13 +62,15 @@ def encoder_of_run(config: Config) -> SentenceEncoder | None:
 
 
 def sentence_files(
-    encoder: SentenceEncoder | None, length: int
+    encoder: SentenceEncoder | None, length: int, *, lacks_pooler: bool = False
 ) -> tuple[dict[str, bytes], dict[str, Mapping[str, np.ndarray]]]:
     """Returns the contents of JSON files, and the tensors of files of weights, by name; none
     without an encoder.
 
     Args:
         length: of the encoder's longest row in tokens, for texts without another limit.
+        lacks_pooler: whether the class of transformers has a pooler and the weights have none,
+            which would be random there, with a warning.
     """
     if encoder is None:
         return {}, {}
@@ -73,6 +79,7 @@ def sentence_files(
         ENCODER: {
             "max_seq_length": min(encoder.max_length or length, length),
             "do_lower_case": encoder.lowercase,
+            **({"model_args": NO_POOLER} if lacks_pooler else {}),
         },
         ABOUT: {
             "__version__": {"sentence_transformers": "2.0.0"},  # of this form

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentence_library as library
 from exported import random_params
 from layout_models import EVERY, LAYOUTS, layout_config, task_config, task_params
 
@@ -52,12 +53,15 @@ def test_the_fill_mask_pipeline_gives_our_fills(layout, learned, tokenizer, tmp_
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_sentence_transformers_gives_our_vectors(layout, tokenizer, tmp_path):
-    library = pytest.importorskip("sentence_transformers", reason="make nightly installs it")
-    folder = write(tmp_path / "out", layout, tokenizer, ("mlm",))
-    vectors = library.SentenceTransformer(str(folder)).encode(TEXTS)
-    np.testing.assert_allclose(bert_jax.load(folder).encode(TEXTS), vectors, atol=1e-5)
+@pytest.mark.processes
+@library.WITH_EACH_RELEASE
+def test_sentence_transformers_gives_our_vectors(packages, tokenizer, tmp_path):
+    folders = [write(tmp_path / layout, layout, tokenizer, ("mlm",)) for layout in LAYOUTS]
+    requests = [{"do": "encode", "texts": TEXTS, "folder": folder} for folder in folders]
+    found = library.ask(packages, tmp_path / "asked", requests)
+    for folder, (theirs, _) in zip(folders, found, strict=True):
+        ours = bert_jax.load(folder).encode(TEXTS)
+        np.testing.assert_allclose(ours, theirs["vectors"], atol=1e-5, err_msg=folder.name)
 
 
 # Prints, for each folder, what the class in its config.json reports and computes. 4.57 warns of its

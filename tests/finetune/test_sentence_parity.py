@@ -1,21 +1,30 @@
-"""In-batch negatives on packed rows against the same steps of PyTorch on padded texts."""
+"""In-batch negatives on packed rows against the same steps of PyTorch on padded texts, and against
+those of sentence-transformers."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
+import sentence_library as library
 from late_import import LateImport
 from parity_steps import difference
 from small_task import WORDS, task_config, write_task
 from task_steps import batches_of
 
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import without_head
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
+from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.training.step import make_step_functions
 
 torch = LateImport("torch")
@@ -54,59 +63,126 @@ def their_loss(model, ids: np.ndarray, mask: np.ndarray):
     return sum(each) / 2
 
 
-@pytest.mark.torch
-def test_three_steps_are_those_of_pytorch(tmp_path: Path) -> None:
-    """Without equal texts, which sentence-transformers counts as negatives."""
+class Trained(NamedTuple):
+    """Our steps; parameters before and after them by their names in transformers."""
+
+    config: Config
+    encoder: ModelConfig
+    params: Mapping[str, Any]  # before them
+    batches: list[dict[str, np.ndarray]]
+    losses: list[float]
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates of the steps."""
+        peak, steps = self.config.optimizer.learning_rate, self.config.phases[0].steps
+        return [peak * (1 - number / steps) for number in range(STEPS)]
+
+
+def our_steps(folder: Path, **changes: object) -> Trained:
+    """Steps on pairs without equal texts, which sentence-transformers counts as negatives."""
     drawn, rows = np.random.default_rng(0), []
-    write_task(tmp_path)
+    write_task(folder)
     for _ in range(40):
         first, *others = drawn.choice(WORDS, 12, replace=False).tolist()
         texts = ([first, *others[:4]], [first, *others[4:6]], others[6 : 6 + drawn.integers(1, 5)])
         rows.append("\t".join(map(" ".join, texts)))
-    (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive\tnegative", *rows]) + "\n")
-    config, batches = batches_of(
+    (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive\tnegative", *rows]) + "\n")
+    config, source = batches_of(
         task_config(
-            tmp_path, task__name="sentence_pairs", task__data=str(tmp_path / "pairs.tsv"),
-            task__directions="both", task__warmup_share=0.0, optimizer__eps=1e-4,
+            folder, task__name="sentence_pairs", task__data=str(folder / "pairs.tsv"),
+            task__warmup_share=0.0, optimizer__eps=1e-4, **changes,
         )
     )  # fmt: skip
     mesh, encoder = make_mesh(config.mesh, jax.devices()[:1]), without_head(config.model)
     corpus = Corpus((), np.zeros(config.model.vocab_size, np.float32))
+    batches, losses = [source.batch(number) for number in range(STEPS)], []
     with jax.default_matmul_precision("highest"), jax.set_mesh(mesh):
         program = make_step_functions(config, mesh, corpus)
         state = program.init()
-        start = jax.tree.map(np.asarray, state["params"])
-        values = json.loads(json.dumps(to_config_json(encoder, pad_token_id=0, heads=start)))
-        settings = transformers.BertConfig(**values)
-        model = transformers.BertModel(settings, add_pooling_layer=False).eval()
-        theirs = weights.to_transformers(start, encoder)
-        named = {n.removeprefix("bert."): torch.from_numpy(x) for n, x in theirs.items()}
-        model.load_state_dict(named)
-        recipe, trained = config.optimizer, list(model.named_parameters())
-        groups = [
-            {"params": [p for n, p in trained if ("LayerNorm" in n or "bias" in n) is not decays],
-             "weight_decay": recipe.weight_decay * decays}
-            for decays in (True, False)
-        ]  # fmt: skip
-        betas = recipe.b1, recipe.b2
-        optimizer = torch.optim.AdamW(groups, recipe.learning_rate, betas, recipe.eps)
-        losses = []
-        for number in range(STEPS):
-            batch = batches.batch(number)
+        params = jax.tree.map(np.asarray, state["params"])
+        before = weights.to_transformers(params, encoder)
+        for batch in batches:
             assert len(np.unique(batch["texts"])) == 1 + batch["pair_weights"].sum() * TEXTS
             state, metrics = program.train(state, batch)
-            model.zero_grad()
-            loss = their_loss(model, *padded(batch))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * (1 - number / config.phases[0].steps)
-            optimizer.step()
-            losses.append((float(metrics["loss"]), loss.item()))
-    assert difference(*np.transpose(losses)) <= 1e-5
+            losses.append(float(metrics["loss"]))
     after = weights.to_transformers(jax.tree.map(np.asarray, state["params"]), encoder)
+    return Trained(config, encoder, params, batches, losses, before, after)
+
+
+@pytest.mark.torch
+def test_three_steps_are_those_of_pytorch(tmp_path: Path) -> None:
+    ours = our_steps(tmp_path, task__directions="both")
+    values = to_config_json(ours.encoder, pad_token_id=0, heads=ours.params)
+    settings = transformers.BertConfig(**json.loads(json.dumps(values)))
+    model = transformers.BertModel(settings, add_pooling_layer=False).eval()
+    named = {n.removeprefix("bert."): torch.from_numpy(x) for n, x in ours.before.items()}
+    model.load_state_dict(named)
+    recipe, trained = ours.config.optimizer, list(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in trained if ("LayerNorm" in n or "bias" in n) is not decays],
+         "weight_decay": recipe.weight_decay * decays}
+        for decays in (True, False)
+    ]  # fmt: skip
+    betas = recipe.b1, recipe.b2
+    optimizer = torch.optim.AdamW(groups, recipe.learning_rate, betas, recipe.eps)
+    losses = []
+    for batch, rate in zip(ours.batches, ours.rates, strict=True):
+        model.zero_grad()
+        loss = their_loss(model, *padded(batch))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        losses.append(loss.item())
+    assert difference(ours.losses, losses) <= 1e-5
     reference = model.state_dict()
-    found = {n: difference(x, reference[n.removeprefix("bert.")]) for n, x in after.items()}
+    found = {n: difference(x, reference[n.removeprefix("bert.")]) for n, x in ours.after.items()}
     assert max(found.values()) <= 1e-5, found
-    moved = {n: difference(x, theirs[n]) for n, x in after.items()}
+    moved = {n: difference(x, ours.before[n]) for n, x in ours.after.items()}
     assert max(moved.values()) > 1e-3
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@library.WITH_EACH_RELEASE
+def test_three_steps_are_those_of_sentence_transformers(packages: str, tmp_path: Path) -> None:
+    """A folder of the first parameters, trained there with its loss."""
+    ours = our_steps(tmp_path / "task", optimizer__learning_rate=1e-2)
+    tokenizer = Tokenizer.load(tmp_path / "task/tokenizer.json")
+    export(
+        {"encoder": ours.params["encoder"]}, ours.encoder, tokenizer, tmp_path / "start",
+        card=Card(origin="x"), sentence=encoder_of_run(ours.config),
+    )  # fmt: skip
+    recipe = ours.config.optimizer
+    adamw = {"betas": (recipe.b1, recipe.b2), "eps": recipe.eps}
+    request = {
+        "do": "train", "folder": tmp_path / "start",
+        "batches": [texts_of(batch, tokenizer) for batch in ours.batches], "rates": ours.rates,
+        "adamw": {**adamw, "weight_decay": recipe.weight_decay}, "clip_norm": recipe.clip_norm,
+        "loss": "MultipleNegativesRankingLoss",
+    }  # fmt: skip
+    ((theirs, _),) = library.ask(packages, tmp_path / "asked", [request])
+    np.testing.assert_allclose(ours.losses, theirs["losses"], rtol=1e-5)
+    difference_, movement = 0.0, 0.0
+    for name, after in ours.after.items():
+        reference = theirs[name.removeprefix("bert.")]
+        difference_ += float(np.square(np.float64(after) - reference).sum())
+        movement += float(np.square(np.float64(reference) - ours.before[name]).sum())
+    assert np.sqrt(movement) > 0.1
+    assert np.sqrt(difference_ / movement) <= 1e-5
+
+
+def texts_of(batch: dict[str, np.ndarray], tokenizer: Tokenizer) -> list[list[str]]:
+    """The columns of texts of a batch."""
+    ids, mask = padded(batch)
+    return [
+        [
+            " ".join(tokenizer.token(i) for i in row[keep][1:-1])
+            for row, keep in zip(ids[:, c], mask[:, c].astype(bool), strict=True)
+        ]
+        for c in range(TEXTS)
+    ]

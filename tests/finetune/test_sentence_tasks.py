@@ -201,10 +201,12 @@ def test_a_run_writes_a_folder_with_its_vectors(
     assert "held-out: loss" in capsys.readouterr().out
     bert_jax.export(tmp_path / "run", tmp_path / "out")
     about = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
-    assert about["prompts"] == {"query": "dal ", "passage": "bel "}
+    # "document" is what `encode_document` of sentence-transformers looks for first.
+    assert about["prompts"] == {"query": "dal ", "passage": "bel ", "document": "bel "}
     assert about["default_prompt_name"] is None
     limit = json.loads((tmp_path / "out/sentence_bert_config.json").read_text())
-    assert limit == {"max_seq_length": 32, "do_lower_case": False}
+    no_pooler = {"add_pooling_layer": False}  # of which it would else warn
+    assert limit == {"max_seq_length": 32, "do_lower_case": False, "model_args": no_pooler}
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["BertModel"]
     assert "with max pooling, normalization, trained" in (tmp_path / "out/README.md").read_text()
     read_run = read_model(str(tmp_path / "run"))

@@ -1,12 +1,15 @@
-"""The losses of sentence vectors: against PyTorch from the same vectors, and over devices."""
+"""The losses of sentence vectors: against PyTorch and sentence-transformers from the same vectors,
+and over devices."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentence_library as library
 from jax.sharding import PartitionSpec as P
 from late_import import LateImport
 
@@ -26,6 +29,7 @@ SLOTS = (8, 4)  # rows, and the places of examples in each: half of them are emp
 # name -> objective, texts of an example, settings
 FORMS: dict[str, tuple[str, int, VectorConfig]] = {
     "pairs": ("in_batch_negatives", 2, VectorConfig(loss="negatives")),
+    "hard negatives": ("in_batch_negatives", 4, VectorConfig(loss="negatives")),
     "hard negatives, both directions": (
         "in_batch_negatives", 4, VectorConfig(loss="negatives", directions="both"),
     ),
@@ -134,6 +138,85 @@ def test_the_softmax_over_both_vectors_is_that_of_pytorch(normalize: bool) -> No
     np.testing.assert_allclose(float(value), total.item(), rtol=1e-6)
     for ours, other in zip(gradients, theirs, strict=True):
         np.testing.assert_allclose(np.asarray(ours), other.grad.numpy(), atol=1e-6)
+
+
+# By name: the form above, and the class of sentence-transformers with its arguments.
+THEIRS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "pairs": ("pairs", "MultipleNegativesRankingLoss", {}),
+    "cached": ("pairs", "CachedMultipleNegativesRankingLoss", {"mini_batch_size": 3}),
+    "hard negatives": ("hard negatives", "MultipleNegativesRankingLoss", {}),
+    "both directions": (
+        "hard negatives, both directions", "MultipleNegativesSymmetricRankingLoss", {},
+    ),
+    "widths": ("widths", "MultipleNegativesRankingLoss", {"widths": (D, 8, 3)}),
+    "cosine": ("cosine", "CosineSimilarityLoss", {"widths": (D, 5)}),
+    "cosent": ("cosent", "CoSENTLoss", {"widths": (D, 5)}),
+}  # fmt: skip
+DIRECTIONS = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@library.WITH_EACH_RELEASE
+def test_losses_are_those_of_sentence_transformers(packages: str, tmp_path: Path) -> None:
+    theirs = dict(THEIRS)
+    if library.release(packages) >= 5:  # where the class of both directions is deprecated
+        arguments = {"mini_batch_size": 3, **DIRECTIONS}
+        theirs["cached, both directions"] = (
+            "hard negatives, both directions", "CachedMultipleNegativesRankingLoss", arguments,
+        )  # fmt: skip
+        theirs["both directions"] = (
+            "hard negatives, both directions", "MultipleNegativesRankingLoss", DIRECTIONS,
+        )  # fmt: skip
+    requests, arrays = [], {}
+    for name, (form, loss, given) in theirs.items():
+        texts = FORMS[form][1]
+        arrays[f"{name} x"] = example_vectors(texts)
+        request = {"do": "loss", "name": loss, "x": f"{name} x", **given}
+        if form in ("cosine", "cosent"):
+            arrays["scores"] = batch_of(texts)["scores"].reshape(-1)[::2]
+            request["labels"] = "scores"
+        requests.append(request)
+    found = library.ask(packages, tmp_path / "asked", requests, arrays)
+    for (name, (form, *_)), (wanted, _) in zip(theirs.items(), found, strict=True):
+        texts = FORMS[form][1]
+        value, gradient = jax.value_and_grad(functools.partial(loss_of, form, batch_of(texts)))(
+            jnp.asarray(placed(example_vectors(texts)))
+        )
+        np.testing.assert_allclose(float(value) / E, wanted["loss"], rtol=1e-6, err_msg=name)
+        own = np.asarray(gradient).reshape(-1, texts, D)[::2] / E
+        np.testing.assert_allclose(own, wanted["gradient"], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@library.WITH_EACH_RELEASE
+def test_the_softmax_over_both_vectors_is_that_of_sentence_transformers(
+    packages: str, tmp_path: Path
+) -> None:
+    x, drawn, labels = example_vectors(2), np.random.default_rng(2), np.arange(E) % 4
+    kernel, bias = (drawn.normal(size=s).astype(np.float32) for s in ((3 * D, 4), (4,)))
+    size = {3: "sentence_embedding_dimension"}.get(library.release(packages), "embedding_dimension")
+    request = {
+        "do": "loss", "name": "SoftmaxLoss", "x": "x", "labels": "labels", "weight": "weight",
+        "bias": "bias", size: D, "num_labels": 4,
+    }  # fmt: skip
+    arrays = {"x": x, "labels": labels, "weight": kernel.T, "bias": bias}
+    ((wanted, _),) = library.ask(packages, tmp_path / "asked", [request], arrays)
+
+    def loss(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+        logits = pair_logits(x[None], kernel, bias, (D,), normalize=False)
+        batch = {"labels": labels[None], "pair_weights": np.ones((1, E), np.float32)}
+        return OBJECTIVES["labeled_pairs"].sums(logits, batch, NO_CORPUS)["loss"] / E
+
+    value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(
+        *map(jnp.asarray, (x, kernel, bias))
+    )
+    np.testing.assert_allclose(float(value), wanted["loss"], rtol=1e-6)
+    of_x, of_kernel, of_bias = map(np.asarray, gradients)
+    np.testing.assert_allclose(of_x, wanted["gradient"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_kernel.T, wanted["weight gradient"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_bias, wanted["bias gradient"], rtol=1e-5, atol=1e-6)
 
 
 @EVERY_FORM

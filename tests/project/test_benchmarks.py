@@ -58,6 +58,7 @@ def run(
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
+        ("pair_training.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("small_vectors.py", ["--model=x", "--pairs=nowhere.tsv"], "nowhere.tsv: cannot be read"),
         ("label_efficiency.py", [*LEARNED, "--tasks=sst"], "--tasks=sst: give some of sst2,cola"),
         ("label_efficiency.py", [*LEARNED, "--data=nowhere"], "--data=nowhere: no folder glue/S"),

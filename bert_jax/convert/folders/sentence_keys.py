@@ -6,6 +6,8 @@ from bert_jax.convert.folders.file_names import WEIGHTS
 from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
 
 _SENTENCE = "sentence_embedding"
+# Keeps transformers from making a pooler, of which a folder without one has no weights.
+NO_POOLER: Final = {"add_pooling_layer": False}
 _TEXT = no_effect("README* LICENSE* *.md *.txt .* .*/", "text for readers; of Git and of the hub")
 
 PART_FILES: Final[tuple[Entry, ...]] = (  # of a pool, a normalization and a dropout
@@ -61,8 +63,9 @@ ENCODER_KEYS: Final[tuple[Entry, ...]] = (
             {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
     refused("query_length document_length query_expansion processing_kwargs",
             "questions and documents are read in different ways", None, {}),
-    refused("model_args config_args tokenizer_args model_kwargs config_kwargs processor_kwargs "
-            "tokenizer_name_or_path", "arguments of transformers", None, {}),
+    refused("model_args model_kwargs", "arguments of transformers", None, {}, NO_POOLER),
+    refused("config_args tokenizer_args config_kwargs processor_kwargs tokenizer_name_or_path",
+            "arguments of transformers", None, {}),
     no_effect("unpad_inputs backend cache_dir", "how PyTorch computes the same"),
 )  # fmt: skip
 SENTENCE_TRANSFORMERS_KEYS: Final[tuple[Entry, ...]] = (

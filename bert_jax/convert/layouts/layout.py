@@ -133,6 +133,11 @@ class Layout:
         }
         return {**layers, **self.own_fixed}
 
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the class without a head has a pooler."""
+        return "Model" in self.with_pooler
+
     def tensor_name(self, name: str) -> str:
         """Returns the name of a tensor from that in BERT."""
         for part, own in (("bert.", f"{self.base}."), *self.names):
