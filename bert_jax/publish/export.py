@@ -105,7 +105,7 @@ def export(
     """
     out = _checked(out, model_config, tokenizer, card)
     pad = tokenizer.special.pad
-    layout = find_layout(model_config)
+    layout, longest = find_layout(model_config), model_config.max_position_embeddings
     own, others = names.groups_by_file(params, layout)
     tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
     heads = names.to_transformers(params, model_config, pad, others)
@@ -116,9 +116,7 @@ def export(
     files = _files(config, model_config, tokenizer, card, tensors)
     tensors |= names.copies(tensors, model_config)
     lacks_pooler = layout.has_pooler and names.POOLER not in own
-    more, parts = sentence_files(
-        sentence, model_config.max_position_embeddings, lacks_pooler=lacks_pooler
-    )
+    more, parts = sentence_files(sentence, longest, lacks_pooler=lacks_pooler)
     files |= more
     temporary = _temporary_path(out, "tmp")
     try:

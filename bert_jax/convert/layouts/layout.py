@@ -135,7 +135,7 @@ class Layout:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the class without a head has a pooler."""
+        """True if the class without a head has a pooler."""
         return "Model" in self.with_pooler
 
     def tensor_name(self, name: str) -> str:
