@@ -1,0 +1,316 @@
+"""Sentence vectors of a run and of random values, before and after training: two tables.
+
+    python benchmarks/vector_runs.py --pretrained=RUN --data=REAL_DATA --out=FOLDER
+    python benchmarks/vector_runs.py --pretrained=RUN --minilm=FOLDER --store=STORE --seeds=3 …
+
+`--data` (default: $BERT_JAX_REAL_DATA) has glue/STS-B and questions/squad-form-80-articles.json.
+The commands are those of a user: `bert-jax finetune --config=sentences`, `evaluate --model`.
+
+stsb: scored pairs train on STS-B's train split, and the vectors are measured on its dev split. The
+loss, cosine or CoSENT, is chosen by this rule: each trains once, from `--pretrained` with the first
+seed, on train without the tenth that `finetune` holds out; the one with the higher Spearman on that
+tenth trains all runs, and at equal values the cosine. dev is not read for this choice.
+
+articles: in-batch negatives train on the questions of 64 of 80 articles with their paragraphs, and
+the questions of the other 16 search all paragraphs, see question_retrieval.py.
+
+Starts are `--pretrained`, and random values with its architecture and tokenizer, other ones for
+each seed. "before" is the mean of the token states of a start, without training; of the random
+values those of the first seed. With `--store`, sentences of a token store without labels train the
+pretrained model, too, once: each with itself (SimCSE), and with the next one of its document.
+
+What is measured is kept in `--out`: the same command again does what is left, and `--out`/table.md
+has at any time what is there, seed after seed.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+import question_retrieval
+import task_runs
+from commands import run_command
+
+TESTS = {
+    "stsb": ("Spearman", "Pearson"),
+    "articles": ("nDCG@10", "recall@1", "recall@10", "MRR@10"),
+}
+LOSSES = ("cosine", "cosent")  # of scored pairs; the first one at equal values
+PRETRAINED, RANDOM = "pretrained", "random values"
+# The rate is that of glue_small, by width; a longer row wastes less where paragraphs fill a text.
+RECIPE = (
+    "--config=sentences", "--config.optimizer.base_width=256", "--config.compute.dtype=float32",
+    "--config.log_every_steps=10", "--config.checkpoint.keep_start=True",
+)  # fmt: skip
+Values = dict[str, float]  # of each measure
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Training whose vectors are measured.
+
+    Attributes:
+        test: on which they are measured; "" = on each.
+        row: of the table; a run with several seeds has one.
+        flags: of `finetune`, but for the seed.
+        before: the row of its start, if that is measured, too.
+    """
+
+    test: str
+    row: str
+    flags: tuple[str, ...]
+    seed: int
+    before: str = ""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return (self.test,) if self.test else tuple(TESTS)
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--pretrained", required=True, help="a run, also as RUN@STEP")
+    parser.add_argument("--minilm", help="a finished sentence encoder of others, the upper row")
+    parser.add_argument("--store", help="token store whose sentences train without labels")
+    parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of runs and results")
+    parser.add_argument("--tests", default=",".join(TESTS), help=f"some of {','.join(TESTS)}")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rate", default="3e-4", help="of a model 256 wide")
+    for name, steps in (("stsb", 90), ("articles", 24), ("unlabeled", 60)):
+        parser.add_argument(f"--{name}_steps", type=int, default=steps, help="each of 64 pairs")
+    parser.add_argument("--devices", type=int, default=2, help="simulated devices of the CPU")
+    options = parser.parse_args()
+    names = ("seeds", "devices", "stsb_steps", "articles_steps", "unlabeled_steps")
+    harness.at_least_one(options, *names)
+    tests = harness.some_of("tests", options.tests, list(TESTS))
+    options.out.mkdir(parents=True, exist_ok=True)
+    paths = {test: find_test(options, test) for test in tests}
+    measure(options, paths)
+
+
+def find_test(options: argparse.Namespace, test: str) -> Path:
+    """Returns what `evaluate` reads; ends the program if it is not there."""
+    if test == "stsb":
+        folder = task_runs.given(options.data) / "glue" / "STS-B"
+        if not folder.is_dir():
+            harness.fail(f"--data={options.data}: no folder glue/STS-B")
+        return folder.resolve()
+    source = task_runs.given(options.data) / task_runs.QUESTIONS
+    if not source.is_file():
+        harness.fail(f"--data={options.data}: no {task_runs.QUESTIONS}")
+    folder = options.out.resolve() / "articles"
+    if not (folder / "qrels" / "test.tsv").exists():  # which is written last
+        print(f"# {question_retrieval.write(source, folder)}", flush=True)
+    return folder
+
+
+def measure(options: argparse.Namespace, paths: dict[str, Path]) -> None:
+    """Measures all models, and writes the tables after each."""
+    about = harness.machine("jax", "bm25s")
+    rows: dict[str, dict[str, list[Values]]] = {test: {} for test in paths}
+    notes: list[str] = []
+    compare(options, options.pretrained, f"{PRETRAINED}, before", paths, rows)
+    save(options.out, rows, notes, about)
+    loss = choose_loss(options, paths["stsb"], notes) if "stsb" in paths else ""
+    for training in trainings(options, paths, loss):
+        start = time.perf_counter()
+        for test, found in trained(options, training, paths).items():
+            for row, values in found.items():
+                rows[test].setdefault(row, []).append(values)
+            harness.record(row=training.row, seed=training.seed, test=test, **found[training.row])
+        seconds = time.perf_counter() - start
+        print(f"# {training.row}, seed {training.seed}: {seconds:.0f} s", flush=True)
+        save(options.out, rows, notes, about)
+    if options.minilm:
+        compare(options, options.minilm, "MiniLM", paths, rows)
+        save(options.out, rows, notes, about)
+    print((options.out / "table.md").read_text())
+
+
+def compare(
+    options: argparse.Namespace,
+    source: str,
+    name: str,
+    paths: dict[str, Path],
+    rows: dict[str, dict[str, list[Values]]],
+) -> None:
+    """Adds the rows of a finished model, and of the baseline without one if it is not there."""
+    model = task_runs.absolute(source)
+    for test, path in paths.items():
+        for row, values in evaluated(options, model, name, test, path).items():
+            rows[test].setdefault(name if row == model else row, [values])
+
+
+def choose_loss(options: argparse.Namespace, folder: Path, notes: list[str]) -> str:
+    """Returns the loss of scored pairs with the higher Spearman on a tenth of train."""
+    found: dict[str, float] = {}
+    for loss in LOSSES:
+        flags = (*stsb_flags(folder / "train.tsv", loss), *start_flags(options, PRETRAINED))
+        own = Training("", f"choice, {loss}", with_steps(options, "stsb", flags), 0)
+        path = kept(options, own)
+        if not path.exists():
+            workdir = finetune(options, own)
+            (run,) = json.loads((workdir / "results.json").read_text())["runs"]
+            finish(path, workdir, {"spearman": run["spearman"] or 0.0})
+        found[loss] = json.loads(path.read_text())["spearman"]
+        harness.record(choice=loss, spearman=found[loss])
+    best = max(LOSSES, key=lambda loss: found[loss])
+    listed = ", ".join(f"{loss} {value:.4f}" for loss, value in found.items())
+    notes.append(f"Loss of scored pairs: {best}; Spearman on a tenth of train: {listed}.")
+    return best
+
+
+def trainings(options: argparse.Namespace, paths: dict[str, Path], loss: str) -> Iterator[Training]:
+    """Yields what is trained, a seed after another, so that the first ones already make a table."""
+    for seed in range(options.seeds):
+        for test, path in paths.items():
+            settings = stsb_flags(path, loss) if test == "stsb" else articles_flags(path)
+            for start in (PRETRAINED, RANDOM):
+                flags = with_steps(options, test, (*settings, *start_flags(options, start)))
+                before = f"{start}, before" if start == RANDOM and not seed else ""
+                yield Training(test, f"{start}, after", flags, seed, before)
+        if options.store and not seed:
+            for pairs in ("same", "neighbors"):
+                flags = (
+                    "--config.task.name=store_pairs", f"--config.task.data={absolute(options)}",
+                    f"--config.task.pairs={pairs}", "--config.model.hidden_dropout_prob=0.1",
+                    "--config.task.most_pairs=20000", *start_flags(options, PRETRAINED),
+                )  # fmt: skip
+                row = f"{PRETRAINED}, after sentences without labels ({pairs})"
+                yield Training("", row, with_steps(options, "unlabeled", flags), seed)
+
+
+def absolute(options: argparse.Namespace) -> str:
+    return str(Path(options.store).resolve())
+
+
+def stsb_flags(path: Path, loss: str) -> tuple[str, ...]:
+    settings = {"name": "scored_pairs", "data": path, "highest_score": 5, "loss": loss}
+    return tuple(f"--config.task.{key}={value}" for key, value in settings.items())
+
+
+def articles_flags(folder: Path) -> tuple[str, ...]:
+    data = folder / "train.jsonl"
+    return (f"--config.task.data={data}", "--config.phases[0].row_length=512")
+
+
+def start_flags(options: argparse.Namespace, start: str) -> tuple[str, ...]:
+    if start == RANDOM:
+        return task_runs.random_weights(options.pretrained)
+    return (f"--config.init={task_runs.absolute(options.pretrained)}",)
+
+
+def with_steps(options: argparse.Namespace, name: str, flags: Sequence[str]) -> tuple[str, ...]:
+    """Returns the flags of a run with the number of steps that is asked for."""
+    steps = getattr(options, f"{name}_steps")
+    limits = (f"--config.task.fewest_steps={steps}", f"--config.task.most_steps={steps}")
+    return (*RECIPE, f"--config.optimizer.learning_rate={options.rate}", *limits, *flags)
+
+
+def kept(options: argparse.Namespace, training: Training) -> Path:
+    """Returns the file of what is measured of a training; another recipe has another one."""
+    from bert_jax.storage.digest import json_digest
+
+    digest = json_digest([training.test, list(training.flags), training.seed])[:12]
+    return options.out.resolve() / "runs" / f"{slug(training.row)}-{training.seed}-{digest}.json"
+
+
+def slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in text)
+
+
+def finetune(options: argparse.Namespace, training: Training) -> Path:
+    """Trains, or resumes; returns the workdir."""
+    path = kept(options, training)
+    workdir = path.with_suffix("")
+    words = [*training.flags, f"--config.seed={training.seed}", f"--workdir={workdir}"]
+    if not (workdir / "results.json").exists():
+        words.append(f"--cpu_devices={options.devices}")
+        run_command(["finetune", *words], path.with_suffix(".log"))
+    return workdir
+
+
+def finish(path: Path, workdir: Path, found: dict[str, Any]) -> None:
+    """Keeps what is measured, and removes the checkpoints."""
+    from bert_jax.storage import atomic
+
+    atomic.write_text(path, json.dumps(found, indent=2) + "\n")
+    shutil.rmtree(workdir)  # of a small model some 100 MB
+
+
+def trained(
+    options: argparse.Namespace, training: Training, paths: dict[str, Path]
+) -> dict[str, dict[str, Values]]:
+    """Returns the values of a training on each of its tests, by row; trains unless they are kept."""
+    path = kept(options, training)
+    if not path.exists():
+        workdir = finetune(options, training)
+        models = {training.row: str(workdir)}
+        if training.before:
+            models[training.before] = f"{workdir}@0"
+        found: dict[str, dict[str, Values]] = {}
+        for test in (test for test in training.tests if test in paths):
+            for row, model in models.items():
+                name = f"{path.stem}-{slug(row)}"
+                values = evaluated(options, model, name, test, paths[test])[model]
+                found.setdefault(test, {})[row] = values
+        finish(path, workdir, found)
+    return json.loads(path.read_text())
+
+
+def evaluated(
+    options: argparse.Namespace, model: str, name: str, test: str, path: Path
+) -> dict[str, Values]:
+    """Returns the measures of a model and of the baseline without one, by their names; kept."""
+    flag = "scored_pairs" if test == "stsb" else "retrieval"
+    log = options.out.resolve() / "evaluations" / f"{slug(name)}-{test}.log"
+    words = ["evaluate", f"--model={model}", f"--{flag}={path}", "--json"]
+
+    def lines() -> list[str]:
+        return [one for one in log.read_text().splitlines() if one.startswith("{")]
+
+    if not (log.exists() and lines()):
+        run_command([*words, f"--cpu_devices={options.devices}"], log)
+    found: dict[str, Values] = {}
+    for row in json.loads(lines()[-1])["rows"]:
+        found.setdefault(row["model"], {})[row["measure"]] = row["value"]
+    return found
+
+
+def save(
+    out: Path, rows: dict[str, dict[str, list[Values]]], notes: Sequence[str], about: str
+) -> None:
+    """Writes the tables of what is measured so far."""
+    from bert_jax.storage import atomic
+
+    parts = [table(test, rows[test]) for test in rows if rows[test]]
+    atomic.write_text(out / "table.md", "\n\n".join([*parts, *notes, f"{about}."]) + "\n")
+
+
+def table(test: str, rows: dict[str, list[Values]]) -> str:
+    """Returns a table with the mean over the seeds, and their range if there are several."""
+    measures = TESTS[test]
+
+    def cell(values: Sequence[float]) -> str:
+        mean = f"{statistics.fmean(values):.4f}"
+        return mean if len(values) < 2 else f"{mean} ({min(values):.4f} to {max(values):.4f})"
+
+    lines = [[test, "seeds", *measures], ["---", "---:", *["---"] * len(measures)]]
+    for row, found in rows.items():
+        cells = [cell([values[measure] for values in found]) for measure in measures]
+        lines.append([row, str(len(found)) if "after" in row else "", *cells])
+    return task_runs.table(lines)
+
+
+if __name__ == "__main__":
+    with harness.errors_are_one_line():
+        main()
