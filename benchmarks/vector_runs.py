@@ -15,8 +15,8 @@ articles: in-batch negatives train on the questions of 64 of 80 articles with th
 the questions of the other 16 search all paragraphs, see question_retrieval.py.
 
 Starts are `--pretrained`, and random values with its architecture and tokenizer, other ones for
-each seed. "before" is the mean of the token states of a start, without training; of the random
-values those of the first seed. With `--store`, sentences of a token store without labels train the
+each seed. "before" is the mean of the token states of a start, of texts cut
+as in training: step 0 of the run with the first seed. With `--store`, sentences of a token store without labels train the
 pretrained model, too, once: each with itself (SimCSE), and with the next one of its document.
 
 What is measured is kept in `--out`: the same command again does what is left, and `--out`/table.md
@@ -118,36 +118,24 @@ def measure(options: argparse.Namespace, paths: dict[str, Path]) -> None:
     about = harness.machine("jax", "bm25s")
     rows: dict[str, dict[str, list[Values]]] = {test: {} for test in paths}
     notes: list[str] = []
-    compare(options, options.pretrained, f"{PRETRAINED}, before", paths, rows)
-    save(options.out, rows, notes, about)
     loss = choose_loss(options, paths["stsb"], notes) if "stsb" in paths else ""
     for training in trainings(options, paths, loss):
         start = time.perf_counter()
         for test, found in trained(options, training, paths).items():
+            rows[test].setdefault(training.row, []).append(found[training.row])
             for row, values in found.items():
-                rows[test].setdefault(row, []).append(values)
+                rows[test].setdefault(row, [values])
             harness.record(row=training.row, seed=training.seed, test=test, **found[training.row])
         seconds = time.perf_counter() - start
         print(f"# {training.row}, seed {training.seed}: {seconds:.0f} s", flush=True)
         save(options.out, rows, notes, about)
     if options.minilm:
-        compare(options, options.minilm, "MiniLM", paths, rows)
+        for test, path in paths.items():
+            log = options.out / "runs" / f"MiniLM-{test}.log"
+            found = evaluated(options, options.minilm, "MiniLM", test, path, log)
+            rows[test]["MiniLM"] = [found["MiniLM"]]
         save(options.out, rows, notes, about)
     print((options.out / "table.md").read_text())
-
-
-def compare(
-    options: argparse.Namespace,
-    source: str,
-    name: str,
-    paths: dict[str, Path],
-    rows: dict[str, dict[str, list[Values]]],
-) -> None:
-    """Adds the rows of a finished model, and of the baseline without one if it is not there."""
-    model = task_runs.absolute(source)
-    for test, path in paths.items():
-        for row, values in evaluated(options, model, name, test, path).items():
-            rows[test].setdefault(name if row == model else row, [values])
 
 
 def choose_loss(options: argparse.Namespace, folder: Path, notes: list[str]) -> str:
@@ -176,7 +164,7 @@ def trainings(options: argparse.Namespace, paths: dict[str, Path], loss: str) ->
             settings = stsb_flags(path, loss) if test == "stsb" else articles_flags(path)
             for start in (PRETRAINED, RANDOM):
                 flags = with_steps(options, test, (*settings, *start_flags(options, start)))
-                before = f"{start}, before" if start == RANDOM and not seed else ""
+                before = "" if seed else f"{start}, before"
                 yield Training(test, f"{start}, after", flags, seed, before)
         if options.store and not seed:
             for pairs in ("same", "neighbors"):
@@ -250,7 +238,7 @@ def finish(path: Path, workdir: Path, found: dict[str, Any]) -> None:
 def trained(
     options: argparse.Namespace, training: Training, paths: dict[str, Path]
 ) -> dict[str, dict[str, Values]]:
-    """Returns the values of a training on each of its tests, by row; trains unless they are kept."""
+    """Returns the values on each test of a training, by row; trains unless they are kept."""
     path = kept(options, training)
     if not path.exists():
         workdir = finetune(options, training)
@@ -260,19 +248,22 @@ def trained(
         found: dict[str, dict[str, Values]] = {}
         for test in (test for test in training.tests if test in paths):
             for row, model in models.items():
-                name = f"{path.stem}-{slug(row)}"
-                values = evaluated(options, model, name, test, paths[test])[model]
-                found.setdefault(test, {})[row] = values
+                log = path.with_name(f"{path.stem}-{test}-{slug(row)}.log")
+                found.setdefault(test, {}).update(
+                    evaluated(options, model, row, test, paths[test], log)
+                )
         finish(path, workdir, found)
     return json.loads(path.read_text())
 
 
 def evaluated(
-    options: argparse.Namespace, model: str, name: str, test: str, path: Path
+    options: argparse.Namespace, model: str, row: str, test: str, path: Path, log: Path
 ) -> dict[str, Values]:
-    """Returns the measures of a model and of the baseline without one, by their names; kept."""
+    """Returns the measures of a model, by its row, and of the baseline without one; kept in `log`.
+
+    A correlation that is not defined counts as 0.
+    """
     flag = "scored_pairs" if test == "stsb" else "retrieval"
-    log = options.out.resolve() / "evaluations" / f"{slug(name)}-{test}.log"
     words = ["evaluate", f"--model={model}", f"--{flag}={path}", "--json"]
 
     def lines() -> list[str]:
@@ -281,8 +272,9 @@ def evaluated(
     if not (log.exists() and lines()):
         run_command([*words, f"--cpu_devices={options.devices}"], log)
     found: dict[str, Values] = {}
-    for row in json.loads(lines()[-1])["rows"]:
-        found.setdefault(row["model"], {})[row["measure"]] = row["value"]
+    for one in json.loads(lines()[-1])["rows"]:
+        name = row if one["model"] == model else one["model"]
+        found.setdefault(name, {})[one["measure"]] = one["value"] or 0.0
     return found
 
 
