@@ -15,8 +15,8 @@ articles: in-batch negatives train on the questions of 64 of 80 articles with th
 the questions of the other 16 search all paragraphs, see question_retrieval.py.
 
 Starts are `--pretrained`, and random values with its architecture and tokenizer, other ones for
-each seed. "before" is the mean of the token states of a start, of texts cut
-as in training: step 0 of the run with the first seed. With `--store`, sentences of a token store without labels train the
+each seed. "before" is the mean of the token states of a start, of texts cut as in training: step 0
+of the run with the first seed. With `--store`, sentences of a token store without labels train the
 pretrained model, too, once: each with itself (SimCSE), and with the next one of its document.
 
 What is measured is kept in `--out`: the same command again does what is left, and `--out`/table.md
@@ -30,7 +30,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ import harness
 import question_retrieval
 import task_runs
 from commands import run_command
+from task_runs import Job, Task
 
 TESTS = {
     "stsb": ("Spearman", "Pearson"),
@@ -45,9 +46,9 @@ TESTS = {
 }
 LOSSES = ("cosine", "cosent")  # of scored pairs; the first one at equal values
 PRETRAINED, RANDOM = "pretrained", "random values"
-# The rate is that of glue_small, by width; a longer row wastes less where paragraphs fill a text.
+# The rate, by width, and the dtype are those of glue_small.
 RECIPE = (
-    "--config=sentences", "--config.optimizer.base_width=256", "--config.compute.dtype=float32",
+    "--config.optimizer.base_width=256", "--config.compute.dtype=float32",
     "--config.log_every_steps=10", "--config.checkpoint.keep_start=True",
 )  # fmt: skip
 Values = dict[str, float]  # of each measure
@@ -58,21 +59,16 @@ class Training:
     """Training whose vectors are measured.
 
     Attributes:
-        test: on which they are measured; "" = on each.
-        row: of the table; a run with several seeds has one.
-        flags: of `finetune`, but for the seed.
-        before: the row of its start, if that is measured, too.
+        row: of the table; the seeds of a recipe have one.
+        before: the row of its start; "" if that is not measured.
+        tests: on which they are measured.
     """
 
-    test: str
     row: str
-    flags: tuple[str, ...]
+    before: str
+    tests: tuple[str, ...]
     seed: int
-    before: str = ""
-
-    @property
-    def tests(self) -> tuple[str, ...]:
-        return (self.test,) if self.test else tuple(TESTS)
+    job: Job
 
 
 def main() -> None:
@@ -142,11 +138,11 @@ def choose_loss(options: argparse.Namespace, folder: Path, notes: list[str]) -> 
     """Returns the loss of scored pairs with the higher Spearman on a tenth of train."""
     found: dict[str, float] = {}
     for loss in LOSSES:
-        flags = (*stsb_flags(folder / "train.tsv", loss), *start_flags(options, PRETRAINED))
-        own = Training("", f"choice, {loss}", with_steps(options, "stsb", flags), 0)
-        path = kept(options, own)
+        settings = stsb_settings(folder / "train.tsv", loss)
+        job = make_job(options, f"choice-{loss}", "stsb", settings, PRETRAINED, 0)
+        path = kept(options, job)
         if not path.exists():
-            workdir = finetune(options, own)
+            workdir = finetune(options, job)
             (run,) = json.loads((workdir / "results.json").read_text())["runs"]
             finish(path, workdir, {"spearman": run["spearman"] or 0.0})
         found[loss] = json.loads(path.read_text())["spearman"]
@@ -161,69 +157,67 @@ def trainings(options: argparse.Namespace, paths: dict[str, Path], loss: str) ->
     """Yields what is trained, a seed after another, so that the first ones already make a table."""
     for seed in range(options.seeds):
         for test, path in paths.items():
-            settings = stsb_flags(path, loss) if test == "stsb" else articles_flags(path)
+            is_stsb = test == "stsb"
+            settings = stsb_settings(path, loss) if is_stsb else {"data": path / "train.jsonl"}
             for start in (PRETRAINED, RANDOM):
-                flags = with_steps(options, test, (*settings, *start_flags(options, start)))
+                name = f"{test}-{start.split()[0]}-{seed}"
+                # Paragraphs fill a text of 128 tokens; longer rows have fewer empty places.
+                flags = () if is_stsb else ("--config.phases[0].row_length=512",)
+                job = make_job(options, name, test, settings, start, seed, flags)
                 before = "" if seed else f"{start}, before"
-                yield Training(test, f"{start}, after", flags, seed, before)
-        if options.store and not seed:
-            for pairs in ("same", "neighbors"):
-                flags = (
-                    "--config.task.name=store_pairs", f"--config.task.data={absolute(options)}",
-                    f"--config.task.pairs={pairs}", "--config.model.hidden_dropout_prob=0.1",
-                    "--config.task.most_pairs=20000", *start_flags(options, PRETRAINED),
-                )  # fmt: skip
-                row = f"{PRETRAINED}, after sentences without labels ({pairs})"
-                yield Training("", row, with_steps(options, "unlabeled", flags), seed)
+                yield Training(f"{start}, after", before, (test,), seed, job)
+        for pairs in ("same", "neighbors") if options.store and not seed else ():
+            settings = {
+                "name": "store_pairs", "data": Path(options.store).resolve(), "pairs": pairs,
+                "most_pairs": 20_000,
+            }  # fmt: skip
+            flags = ("--config.model.hidden_dropout_prob=0.1",)
+            name = f"unlabeled-{pairs}-{seed}"
+            job = make_job(options, name, "unlabeled", settings, PRETRAINED, seed, flags)
+            row = f"{PRETRAINED}, after sentences without labels, {pairs}"
+            yield Training(row, "", tuple(paths), seed, job)
 
 
-def absolute(options: argparse.Namespace) -> str:
-    return str(Path(options.store).resolve())
+def stsb_settings(path: Path, loss: str) -> dict[str, object]:
+    return {"name": "scored_pairs", "data": path, "highest_score": 5, "loss": loss}
 
 
-def stsb_flags(path: Path, loss: str) -> tuple[str, ...]:
-    settings = {"name": "scored_pairs", "data": path, "highest_score": 5, "loss": loss}
-    return tuple(f"--config.task.{key}={value}" for key, value in settings.items())
+def make_job(
+    options: argparse.Namespace,
+    name: str,
+    what: str,
+    settings: Mapping[str, object],
+    start: str,
+    seed: int,
+    flags: Sequence[str] = (),
+) -> Job:
+    """Returns a job with the recipe, the steps of `what` and the values of a start."""
+    steps = getattr(options, f"{what}_steps")
+    first = (
+        task_runs.random_weights(options.pretrained)
+        if start == RANDOM
+        else (f"--config.init={task_runs.absolute(options.pretrained)}",)
+    )
+    own = (f"--config.optimizer.learning_rate={options.rate}", f"--config.seed={seed}")
+    limited = {**settings, "fewest_steps": steps, "most_steps": steps}
+    return Job(name, "sentences", Task(what, limited, ()), (*RECIPE, *own, *first, *flags))
 
 
-def articles_flags(folder: Path) -> tuple[str, ...]:
-    data = folder / "train.jsonl"
-    return (f"--config.task.data={data}", "--config.phases[0].row_length=512")
-
-
-def start_flags(options: argparse.Namespace, start: str) -> tuple[str, ...]:
-    if start == RANDOM:
-        return task_runs.random_weights(options.pretrained)
-    return (f"--config.init={task_runs.absolute(options.pretrained)}",)
-
-
-def with_steps(options: argparse.Namespace, name: str, flags: Sequence[str]) -> tuple[str, ...]:
-    """Returns the flags of a run with the number of steps that is asked for."""
-    steps = getattr(options, f"{name}_steps")
-    limits = (f"--config.task.fewest_steps={steps}", f"--config.task.most_steps={steps}")
-    return (*RECIPE, f"--config.optimizer.learning_rate={options.rate}", *limits, *flags)
-
-
-def kept(options: argparse.Namespace, training: Training) -> Path:
-    """Returns the file of what is measured of a training; another recipe has another one."""
-    from bert_jax.storage.digest import json_digest
-
-    digest = json_digest([training.test, list(training.flags), training.seed])[:12]
-    return options.out.resolve() / "runs" / f"{slug(training.row)}-{training.seed}-{digest}.json"
+def kept(options: argparse.Namespace, job: Job) -> Path:
+    """Returns the file of what is measured of a run; another recipe has another one."""
+    return options.out.resolve() / "runs" / f"{job.name}-{job.digest}.json"
 
 
 def slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in text)
 
 
-def finetune(options: argparse.Namespace, training: Training) -> Path:
+def finetune(options: argparse.Namespace, job: Job) -> Path:
     """Trains, or resumes; returns the workdir."""
-    path = kept(options, training)
-    workdir = path.with_suffix("")
-    words = [*training.flags, f"--config.seed={training.seed}", f"--workdir={workdir}"]
+    workdir = kept(options, job).with_suffix("")
     if not (workdir / "results.json").exists():
-        words.append(f"--cpu_devices={options.devices}")
-        run_command(["finetune", *words], path.with_suffix(".log"))
+        words = [*job.words, f"--cpu_devices={options.devices}", f"--workdir={workdir}"]
+        run_command(words, workdir.with_suffix(".log"))
     return workdir
 
 
@@ -239,14 +233,14 @@ def trained(
     options: argparse.Namespace, training: Training, paths: dict[str, Path]
 ) -> dict[str, dict[str, Values]]:
     """Returns the values on each test of a training, by row; trains unless they are kept."""
-    path = kept(options, training)
+    path = kept(options, training.job)
     if not path.exists():
-        workdir = finetune(options, training)
+        workdir = finetune(options, training.job)
         models = {training.row: str(workdir)}
         if training.before:
             models[training.before] = f"{workdir}@0"
         found: dict[str, dict[str, Values]] = {}
-        for test in (test for test in training.tests if test in paths):
+        for test in training.tests:
             for row, model in models.items():
                 log = path.with_name(f"{path.stem}-{test}-{slug(row)}.log")
                 found.setdefault(test, {}).update(
