@@ -88,7 +88,6 @@ def main() -> None:
     names = ("seeds", "devices", "stsb_steps", "articles_steps", "unlabeled_steps")
     harness.at_least_one(options, *names)
     tests = harness.some_of("tests", options.tests, list(TESTS))
-    options.out.mkdir(parents=True, exist_ok=True)
     paths = {test: find_test(options, test) for test in tests}
     measure(options, paths)
 
