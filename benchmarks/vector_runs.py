@@ -1,3 +1,4 @@
+# Over 300 lines: two tests, their starts and their table share one list of runs.
 """Sentence vectors of a run and of random values, before and after training: two tables.
 
     python benchmarks/vector_runs.py --pretrained=RUN --data=REAL_DATA --out=FOLDER
@@ -110,7 +111,8 @@ def find_test(options: argparse.Namespace, test: str) -> Path:
 
 def measure(options: argparse.Namespace, paths: dict[str, Path]) -> None:
     """Measures all models, and writes the tables after each."""
-    about = harness.machine("jax", "bm25s")
+    steps = ", ".join(f"{test} {getattr(options, f'{test}_steps')}" for test in paths)
+    about = f"Steps of 64 pairs: {steps}. {harness.machine('jax', 'bm25s')}"
     rows: dict[str, dict[str, list[Values]]] = {test: {} for test in paths}
     notes: list[str] = []
     loss = choose_loss(options, paths["stsb"], notes) if "stsb" in paths else ""
@@ -245,6 +247,11 @@ def trained(
                 found.setdefault(test, {}).update(
                     evaluated(options, model, row, test, paths[test], log)
                 )
+        if training.job.task.name == "stsb":  # dev is held out
+            measured = json.loads((workdir / "results.json").read_text())["baselines"]
+            for name, values in measured.items():
+                by_name = {one: values[one.lower()] or 0.0 for one in TESTS["stsb"]}
+                found["stsb"][f"{name}, weighted by their rarity"] = by_name
         finish(path, workdir, found)
     return json.loads(path.read_text())
 
@@ -281,6 +288,13 @@ def save(
     atomic.write_text(out / "table.md", "\n\n".join([*parts, *notes, f"{about}."]) + "\n")
 
 
+def place(row: str) -> tuple[int, bool]:
+    """Orders rows: each start before and after, then baselines, then MiniLM."""
+    start = row.split(",")[0]
+    known = [PRETRAINED, RANDOM]
+    return (known.index(start) if start in known else 2 + (row == "MiniLM"), "before" not in row)
+
+
 def table(test: str, rows: dict[str, list[Values]]) -> str:
     """Returns a table with the mean over the seeds, and their range if there are several."""
     measures = TESTS[test]
@@ -290,7 +304,8 @@ def table(test: str, rows: dict[str, list[Values]]) -> str:
         return mean if len(values) < 2 else f"{mean} ({min(values):.4f} to {max(values):.4f})"
 
     lines = [[test, "seeds", *measures], ["---", "---:", *["---"] * len(measures)]]
-    for row, found in rows.items():
+    for row in sorted(rows, key=place):
+        found = rows[row]
         cells = [cell([values[measure] for values in found]) for measure in measures]
         lines.append([row, str(len(found)) if "after" in row else "", *cells])
     return task_runs.table(lines)
