@@ -1,4 +1,3 @@
-# Over 300 lines: two tests, their starts and their table share one list of runs.
 """Sentence vectors of a run and of random values, before and after training: two tables.
 
     python benchmarks/vector_runs.py --pretrained=RUN --data=REAL_DATA --out=FOLDER
