@@ -144,7 +144,9 @@ def _target(values: flags.FlagValues) -> "Target":
 
     name = values.topology or slice_of(path_of(values))
     if not name:
-        raise UsageError("--topology=… is missing: this config names no TPU slice; GPUs are h100-8")
+        raise UsageError(
+            "--topology=… is missing (this config names no slice); give v5e-16 or h100-8"
+        )
     try:
         return targets.find(name)
     except ValueError as error:

@@ -24,12 +24,13 @@ NAMES = {
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["ablate", "compile", "finetune", "launch", "others", "pretrain"])
 def test_a_command_that_cannot_be_is_one_line(name, capsys, monkeypatch, tmp_path):
-    """With no program but git: nothing else can be asked, and nothing created."""
+    """With no program but git, and no GPU compiler: nothing is asked for, started or created."""
     programs, here = tmp_path / "bin", tmp_path / "here"
     programs.mkdir()
     here.mkdir()
     (programs / "git").symlink_to(shutil.which("git"))
     monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("BERT_JAX_GPU_COMPILER", raising=False)
     monkeypatch.chdir(here)
 
     def answer(typed: str) -> str:
