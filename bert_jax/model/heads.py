@@ -7,7 +7,6 @@ from flax import nnx
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
-from bert_jax.ops.float32_product import float32_product
 
 
 class Transform(nnx.Module):
@@ -52,7 +51,9 @@ class TaskHead(nnx.Module):
 def class_logits(output: Dense, x_BxNxH: jax.Array) -> jax.Array:
     """Returns float32 logits [B, N, C], never rounded to the compute dtype."""
     kernel_HxC = output.kernel[...].astype(x_BxNxH.dtype)
-    logits_BxNxC = float32_product("bnh,hc->bnc", x_BxNxH, kernel_HxC)
+    logits_BxNxC = jnp.einsum(
+        "bnh,hc->bnc", x_BxNxH, kernel_HxC, preferred_element_type=jnp.float32
+    )
     return logits_BxNxC + output.bias[...][None, None, :]
 
 
@@ -60,8 +61,10 @@ def word_logits(
     config: ModelConfig, y_BxPxE: jax.Array, table_VxE: jax.Array, bias_V: jax.Array
 ) -> jax.Array:
     """Returns float32 logits [B, P, V]; padding rows of the vocabulary get -inf."""
-    table_VxE = table_VxE.astype(y_BxPxE.dtype)
-    logits_BxPxV = float32_product("bph,vh->bpv", y_BxPxE, table_VxE)
+    logits_BxPxV = jnp.einsum(
+        "bph,vh->bpv", y_BxPxE, table_VxE.astype(y_BxPxE.dtype),
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
     return logits_BxPxV + without_padding(config, bias_V)[None, None, :]
 
 

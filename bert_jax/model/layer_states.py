@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from bert_jax.config.task_settings import Join, Pooling
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
-from bert_jax.ops.float32_product import float32_product
 
 Layers = str | int | Sequence[int]
 _FORM = 'give numbers and ranges, such as "-1", "-4:" or "0,6,12"'
@@ -90,5 +89,8 @@ def pool(
         return jnp.where(own_BxNxS.any(-1, keepdims=True), most_BxNxD, 0)
     sizes_BxN = jnp.maximum(own_BxNxS.sum(-1), 1)
     # A product with the states of all places, in which those of other texts count zero times.
-    total_BxNxD = float32_product("bns,bsd->bnd", own_BxNxS.astype(x_BxSxD.dtype), x_BxSxD)
+    total_BxNxD = jnp.einsum(
+        "bns,bsd->bnd", own_BxNxS.astype(x_BxSxD.dtype), x_BxSxD,
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
     return total_BxNxD / sizes_BxN[..., None]

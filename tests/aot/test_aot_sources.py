@@ -16,7 +16,7 @@ import bert_jax
 from bert_jax.aot.hlo import parser, sources
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.model import encoder
-from bert_jax.ops import float32_product
+from bert_jax.model.heads import word_logits
 from bert_jax.training.step import make_step_functions
 
 
@@ -62,7 +62,7 @@ def test_every_part_of_the_step_is_found(found: Counter[Source]) -> None:
     [
         (encoder.FeedForward, "self.up("),
         (encoder.FeedForward, "self.down("),
-        (float32_product._product, "jnp.einsum("),
+        (word_logits, "jnp.einsum("),
     ],
 )
 def test_a_line_of_the_model_is_named(found: Counter[Source], of: object, text: str) -> None:
