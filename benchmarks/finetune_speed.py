@@ -14,13 +14,14 @@ for one another take much longer: there, --threads=1 and the CPU seconds say mor
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,10 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
     parser.add_argument("--tasks", default=",".join(FOLDERS))
-    parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
-    parser.add_argument("--steps", type=int, default=8, help="training steps per round")
-    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each")
-    parser.add_argument("--devices", type=int, default=1, help="CPU devices of bert_jax")
-    parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse(parser, NAMES, rounds=9, steps=8)
     if options.contender:
         answer(options)
         return
-    harness.at_least_one(options, "rounds", "steps", "threads", "devices")
     tasks = harness.some_of("tasks", options.tasks, FOLDERS)
     for task in tasks:
         for name in (f"glue/{FOLDERS[task]}", VOCABULARY):
@@ -66,6 +60,23 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             prepare(options, task, Path(folder))
             compare(options, Path(folder))
+
+
+def parse(
+    parser: argparse.ArgumentParser, names: Sequence[str], *, rounds: int, steps: int
+) -> argparse.Namespace:
+    """Returns the options, with those of two sides that train alternately; rounds, steps: the
+    defaults."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="timed rounds")
+    parser.add_argument("--steps", type=int, default=steps, help="training steps per round")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each")
+    parser.add_argument("--devices", type=int, default=1, help="CPU devices of bert_jax")
+    parser.add_argument("--contender", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.contender:
+        harness.at_least_one(options, "rounds", "steps", "threads", "devices")
+    return options
 
 
 def config_of(data: str, task: str) -> Any:
@@ -140,12 +151,18 @@ def answer(options: argparse.Namespace) -> None:
     else:
         step = torch_step(options.folder, options.threads, counts)
 
+    harness.answer(talk, taking(step), {COUNTS: counts.tolist})
+
+
+def taking(step: Step) -> harness.Take:
+    """Returns what takes n steps and answers their CPU seconds and mean loss."""
+
     def take(number: int) -> list[float]:
         start = time.process_time()
         losses = [step() for _ in range(number)]
         return [time.process_time() - start, statistics.mean(losses)]
 
-    harness.answer(talk, take, {COUNTS: counts.tolist})
+    return take
 
 
 def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
@@ -241,17 +258,26 @@ def padded_batches(folder: Path, settings: Any) -> Iterator[dict[str, Any]]:
             yield {k: torch.from_numpy(v) for k, v in (rows | {"labels": labels[chosen]}).items()}
 
 
-def compare(options: argparse.Namespace, folder: Path) -> None:
-    """Prints the speed of each side and the ratios of the two."""
-    own = [__file__, f"--folder={folder}", f"--threads={options.threads}"]
+@contextlib.contextmanager
+def raced(
+    script: str, names: Sequence[str], options: argparse.Namespace, folder: Path, *, warm_up: int
+) -> Iterator[tuple[dict[str, harness.Contender], dict[str, list[Any]]]]:
+    """Yields the sides after their rounds, and what `harness.rounds` found; warm_up: steps before,
+    which compile and fill caches."""
+    own = [script, f"--folder={folder}", f"--threads={options.threads}"]
     own.append(f"--devices={options.devices}")
-    commands = {name: [*own, f"--contender={name}"] for name in NAMES}
+    commands = {name: [*own, f"--contender={name}"] for name in names}
     threads = options.threads
     with harness.contenders(commands, OMP_NUM_THREADS=threads, PJRT_NPROC=threads) as sides:
         for side in sides.values():
-            side.steps(2)  # compiles, and fills caches
+            side.steps(warm_up)
         steps = {name: functools.partial(side.steps, options.steps) for name, side in sides.items()}
-        found = harness.rounds(steps, options.rounds)
+        yield sides, harness.rounds(steps, options.rounds)
+
+
+def compare(options: argparse.Namespace, folder: Path) -> None:
+    """Prints the speed of each side and the ratios of the two."""
+    with raced(__file__, NAMES, options, folder, warm_up=2) as (sides, found):
         counts = {name: side.ask(COUNTS) for name, side in sides.items()}
     times = harness.wall_and_cpu(found)
     harness.record(counts=counts, rounds=found)

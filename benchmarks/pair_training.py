@@ -13,11 +13,9 @@ machine that is busy with other work, threads that wait for one another take muc
 """
 
 import argparse
-import functools
 import itertools
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +32,10 @@ READY = 64  # batches that sentence-transformers has tokenized
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--input", type=Path, help="a .tsv (default: Python's help)")
-    parser.add_argument("--rounds", type=int, default=7, help="timed rounds")
-    parser.add_argument("--steps", type=int, default=4, help="training steps per round")
-    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each")
-    parser.add_argument("--devices", type=int, default=1, help="CPU devices of bert_jax")
-    parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = finetune_speed.parse(parser, NAMES, rounds=7, steps=4)
     if options.contender:
         answer(options)
         return
-    harness.at_least_one(options, "rounds", "steps", "threads", "devices")
     harness.use_cores(options.threads)
     print(harness.machine("jax", "torch", "sentence-transformers"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,13 +100,7 @@ def answer(options: argparse.Namespace) -> None:
         step = finetune_speed.run_step(config, options.devices, lambda batch: None)
     else:
         step = their_step(options.folder, options.threads)
-
-    def take(number: int) -> list[float]:
-        start = time.process_time()
-        losses = [step() for _ in range(number)]
-        return [time.process_time() - start, statistics.mean(losses)]
-
-    harness.answer(talk, take)
+    harness.answer(talk, finetune_speed.taking(step))
 
 
 def their_step(folder: Path, threads: int) -> finetune_speed.Step:
@@ -153,16 +138,8 @@ def their_step(folder: Path, threads: int) -> finetune_speed.Step:
 
 def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the speed of each side and the ratios of the two."""
-    own = [__file__, f"--folder={folder}", f"--threads={options.threads}"]
-    own.append(f"--devices={options.devices}")
-    commands = {name: [*own, f"--contender={name}"] for name in NAMES}
-    threads = options.threads
-    with harness.contenders(commands, OMP_NUM_THREADS=threads, PJRT_NPROC=threads) as sides:
-        for side in sides.values():
-            side.steps(1)  # compiles, and fills caches
-        steps = {name: functools.partial(side.steps, options.steps) for name, side in sides.items()}
-        found = harness.rounds(steps, options.rounds)
-    times = harness.wall_and_cpu(found)
+    with finetune_speed.raced(__file__, NAMES, options, folder, warm_up=1) as (_, found):
+        times = harness.wall_and_cpu(found)
     harness.record(rounds=found)
     print(
         f"medians of {options.rounds} rounds of {options.steps} steps; of the ratios in each "

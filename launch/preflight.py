@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ def outcome(check: Check) -> tuple[bool, str]:
         return True, check.probe()
     except (CheckFailedError, UserError) as error:
         return False, str(error)
+
+
+def check_version(text: str, least: tuple[int, int], remedy: str) -> None:
+    """Raises CheckFailedError if the first two numbers of a program's version are below `least`;
+    remedy: the words before that version."""
+    if tuple(map(int, re.findall(r"\d+", text)[:2])) < least:
+        needed = ".".join(map(str, least))
+        raise CheckFailedError(f"{text} is too old", f"{remedy} {needed} or newer")
 
 
 def run_checks(checks: Iterable[Check], say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from bert_jax.errors import nearest_name
 from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 
 FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # share of the memory that JAX takes
-_FRACTION = 0.75  # JAX's default
+DEFAULT_FRACTION = 0.75  # of JAX
 _MAX_HOSTS = 512
 _MIB, _KIB = 2**20, 2**10
 
@@ -55,7 +55,7 @@ class GpuModel:
         try:
             fraction = float(os.environ.get(FRACTION_VARIABLE, ""))
         except ValueError:
-            fraction = _FRACTION
+            fraction = DEFAULT_FRACTION
         return round(fraction * self.memory)
 
 

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.errors import UserError
+from bert_jax.hardware.gpus import DEFAULT_FRACTION, FRACTION_VARIABLE
 from bert_jax.launch import programs
 from bert_jax.launch.gke.checks import check_kubectl
 from bert_jax.launch.gke.kubectl import Kubectl
@@ -239,10 +240,9 @@ def _cudnn() -> str:
 
 def _preallocation() -> str:
     """Checks the variables by which JAX takes a GPU's memory."""
-    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    text = os.environ.get(name, "")
+    name, text = FRACTION_VARIABLE, os.environ.get(FRACTION_VARIABLE, "")
     try:
-        fraction = float(text or 0.75)
+        fraction = float(text or DEFAULT_FRACTION)
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:

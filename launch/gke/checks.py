@@ -2,14 +2,13 @@
 
 import functools
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.launch.gke.kubectl import Kubectl, condition
 from bert_jax.launch.job import Job, Rendering
-from bert_jax.launch.preflight import Check, CheckFailedError
+from bert_jax.launch.preflight import Check, CheckFailedError, check_version
 from bert_jax.launch.programs import ProgramError
 
 _KUBECTL = (1, 27)  # the first that asks the server to refuse unknown keys
@@ -36,9 +35,7 @@ def check_kubectl(kubectl: Kubectl) -> str:
     """Returns the versions of kubectl and of its cluster; CheckFailedError if it is too old."""
     printed = json.loads(kubectl.read("version", "--output=json"))  # asks the server, too
     version = printed["clientVersion"]["gitVersion"]
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _KUBECTL:
-        least = ".".join(map(str, _KUBECTL))
-        raise CheckFailedError(f"kubectl {version} is too old", f"install {least} or newer")
+    check_version(f"kubectl {version}", _KUBECTL, "install")
     return f"kubectl {version}, cluster {printed['serverVersion']['gitVersion']}"
 
 

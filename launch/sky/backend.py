@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
-from bert_jax.launch.preflight import Check, CheckFailedError
+from bert_jax.launch.preflight import Check, CheckFailedError, check_version
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import exit_code, find, get, name_of
 from bert_jax.launch.sky.task import task, tpu_hosts
@@ -135,9 +135,7 @@ class Sky:
 def check_sky() -> str:
     """Returns the version of SkyPilot; CheckFailedError if it is too old."""
     printed = programs.call(["sky", "--version"]).strip()
-    if tuple(map(int, re.findall(r"\d+", printed)[:2])) < _VERSION:
-        least = ".".join(map(str, _VERSION))
-        raise CheckFailedError(f"{printed} is too old", f"install skypilot {least} or newer")
+    check_version(printed, _VERSION, "install skypilot")
     return printed
 
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import re
 import shlex
 import shutil
 import sys
@@ -24,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
-from bert_jax.launch.preflight import Check, CheckFailedError, private_file
+from bert_jax.launch.preflight import Check, CheckFailedError, check_version, private_file
 from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.slurm.log_file import LogFile
 from bert_jax.launch.slurm.options import check_time, check_variables, check_words
@@ -272,9 +271,6 @@ def _watch(job: JobId, number: str, log: LogFile) -> int:
 def check_sbatch() -> str:
     """Returns the version of Slurm; CheckFailedError if it is too old."""
     printed = programs.call(["sbatch", "--version"]).strip()
-    numbers = tuple(map(int, re.findall(r"\d+", printed)[:2]))
-    if numbers < _VERSION:
-        least = ".".join(map(str, _VERSION))
-        raise CheckFailedError(f"{printed} is too old", f"ask for {least} or newer")
+    check_version(printed, _VERSION, "ask for")
     programs.call(["squeue", "--me", "--noheader"])  # the controller answers
     return printed

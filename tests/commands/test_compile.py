@@ -4,6 +4,7 @@ The TPU compiler is asked in processes of its own, see test_slices.py; `make slo
 """
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -14,11 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
-from compiled_reports import analysis, compile_for, made
+from compiled_reports import analysis, compile_for, made, refused_here
 from signals import with_signals
 from tpu_compiler import needs_libtpu
 
-from bert_jax import cli
 from bert_jax.aot import compile_report, report_sections, topology
 from bert_jax.config.config_files import load, shipped, slice_of
 from bert_jax.errors import UserError
@@ -31,16 +31,7 @@ MEANT = {name: found for name, path in shipped().items() if (found := slice_of(p
 
 @pytest.fixture
 def say(capsys):
-    """Runs `compile` in this process; gives its exit code and the last line of its errors."""
-
-    def run(*words: str) -> tuple[int, str]:
-        code = cli.main(["compile", *words])
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "Traceback" not in err
-        return code, err.splitlines()[-1]
-
-    return run
+    return functools.partial(refused_here, capsys)
 
 
 def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:

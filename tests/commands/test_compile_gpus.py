@@ -3,6 +3,7 @@
 The compiler is asked in processes of its own; `make slow` has a copy of it.
 """
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled_reports import compile_for
+from compiled_reports import compile_for, refused_here
 from gpu_compiler import needs_gpu_compiler
 
-from bert_jax import cli
 from bert_jax.aot import gpu_compiler
 from bert_jax.ops.attention import cudnn
 
@@ -29,16 +29,7 @@ SMALL = (
 
 @pytest.fixture
 def say(capsys):
-    """Runs `compile` in this process; gives its exit code and the last line of its errors."""
-
-    def run(*words: str) -> tuple[int, str]:
-        code = cli.main(["compile", *words])
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "Traceback" not in err
-        return code, err.splitlines()[-1]
-
-    return run
+    return functools.partial(refused_here, capsys)
 
 
 def test_without_the_compiler_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:

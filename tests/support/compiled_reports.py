@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bert_jax import cli
 from bert_jax.aot import compile_report
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.collectives import Traffic
@@ -60,6 +63,15 @@ def made(
     )  # fmt: skip
     mesh = {"slice": 1, "data": 16, "fsdp": 1, "tensor": 1}
     return compile_report.Report(config, whole, of, mesh, "libtpu 0.0.42.1", (one,))
+
+
+def refused_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Runs `compile` in this process; returns its exit code and the last line of its errors."""
+    code = cli.main(["compile", *words])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return code, err.splitlines()[-1]
 
 
 def compile_for(*words: str, timeout: int = 900) -> subprocess.CompletedProcess:
