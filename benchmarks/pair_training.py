@@ -88,7 +88,7 @@ def prepare(source: Path | None, folder: Path) -> None:
         params, model, data.tokenizer, folder / "model",
         card=Card(origin="x"), sentence=encoder_of_run(config),
     )  # fmt: skip
-    pairs = len(data.train.examples)
+    pairs = len(data.train.examples.examples)
     print(f"{pairs:,} pairs; {embed.LAYERS} layers of {embed.WIDTH}", flush=True)
 
 
