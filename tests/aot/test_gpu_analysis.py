@@ -5,9 +5,10 @@ import json
 import pytest
 
 from bert_jax.aot import compile_report, report_html, report_sections
-from bert_jax.aot.cost import gpu_analysis
+from bert_jax.aot.cost import gpu_analysis, held
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.aot.hlo import parser
 from bert_jax.config.config_files import load
 from bert_jax.hardware import gpus
 from bert_jax.metrics.run_records import strict
@@ -117,6 +118,41 @@ def test_what_is_held_at_the_peak_is_listed_by_source_line() -> None:
     """The result of the step takes the place of an argument and does not count."""
     held = {f"{h.source.line} {h.source.direction}": h.bytes for h in analysed("h100-4").held}
     assert held["model/heads.py:5 backward"] == 4 * MIB
+
+
+IN_PLACE = """HloModule step, is_scheduled=true
+
+%halved (a: f32[1024,1024], b: f32[1024]) -> (f32[1024], f32[2,512,1024]) {
+  %a = f32[1024,1024]{1,0} parameter(0)
+  %b = f32[1024]{0} parameter(1)
+  %rows = f32[1024,1024]{1,0} broadcast(%b), dimensions={1}
+  %sum = f32[1024,1024]{1,0} add(%a, %rows)
+  %parts = f32[2,512,1024]{2,1,0} bitcast(%sum)
+  %total = f32[1024]{0} reduce(%sum, %b), dimensions={0}, to_apply=%add
+  ROOT %both = (f32[1024]{0}, f32[2,512,1024]{2,1,0}) tuple(%total, %parts)
+}
+
+ENTRY %main (x: bf16[1024,1024], y: f32[1024]) -> f32[] {
+  %x = bf16[1024,1024]{1,0} parameter(0)
+  %y = f32[1024]{0} parameter(1)
+  %scores = f32[1024,1024]{1,0} convert(%x)
+  %halves = (f32[1024]{0}, f32[2,512,1024]{2,1,0}) fusion(%scores, %y), kind=kInput, calls=%halved
+  %half = f32[2,512,1024]{2,1,0} get-tuple-element(%halves), index=1
+  ROOT %last = f32[] custom-call(%half, KEPT), custom_call_target="f"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("read_again", "moved", "expected"),
+    [(False, False, 4 * MIB + 4096), (True, False, 8 * MIB + 4096), (False, True, 8 * MIB + 4096)],
+    ids=["dies there", "is read later", "elements in other places"],
+)
+def test_a_result_takes_the_place_of_an_operand(read_again, moved, expected) -> None:
+    text = IN_PLACE.replace("KEPT", "%scores" if read_again else "%y")
+    text = text.replace("bitcast(%sum)", "reverse(%sum)" if moved else "bitcast(%sum)")
+    found = held.at_peak(parser.parse(text), text)
+    assert sum(line.bytes for line in found) == expected
 
 
 def report(fits: bool = True) -> compile_report.Report:

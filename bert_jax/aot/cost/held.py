@@ -2,8 +2,9 @@
 
 The scheduled text lists instructions in the order in which they run, so an array lives from its
 instruction to its last reader. Arguments, and results that take an argument's place, are not
-counted. The compiler also lets a result take the place of an operand that dies there: the sum is
-near its own figure for temporaries, not equal to it.
+counted. A result takes the place of an operand that dies there if each element depends on the same
+element of the operand, as in `HloDataflowAnalysis::CanShareOperandBufferWithUser` of XLA. Further
+rules of the compiler are not followed: the sum is near its own figure for temporaries, not equal.
 """
 
 import collections
@@ -16,6 +17,11 @@ from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 from bert_jax.aot.hlo.sources import Source
 
 _VIEWS = {"bitcast", "opt-barrier", "domain", "while", "copy-done", "call"}
+# The results of these are of the operand's size, with elements in other places.
+_MOVES = {
+    "transpose", "reverse", "copy", "gather", "sort", "dot", "convolution", "reduce-window",
+    "custom-call", "fusion", "all-to-all", "collective-permute", "fft",
+}  # fmt: skip
 _ALIASED = re.compile(r"\{(\d+)\}: \(\d+")
 
 Elements = tuple[frozenset[str], ...]  # names of the arrays behind each element of a value
@@ -61,6 +67,10 @@ def _peak(module: Module, computation: Computation, aliased: set[int]) -> _Live:
     now, best, at = 0, -1, 0
     inner: dict[int, _Live] = {}
     for i, instruction in enumerate(computation.instructions):
+        taken = _taken(module, computation, instruction, behind, last.get(i, set()))
+        last[i - 1] |= taken  # before the result is made
+        last[i] -= taken
+        now -= sum(sizes[name] for name in taken)
         now += sum(amount for name, amount in _owned(instruction, sizes))
         if instruction.opcode == "while":
             body = module.computations[instruction.called["body"][0]]
@@ -73,6 +83,50 @@ def _peak(module: Module, computation: Computation, aliased: set[int]) -> _Live:
         for name, amount in _living(computation, sizes, last, at)
     ]
     return held + inner.get(at, [])
+
+
+def _taken(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    behind: Mapping[str, Elements],
+    dying: set[str],
+) -> set[str]:
+    """Returns the arrays, of those that die here, whose places the results take."""
+    taken: set[str] = set()
+    operands = computation.operands(instruction)
+    for result in range(len(instruction.shapes)) if dying else ():
+        for index in _elementwise(module, instruction, operands, result):
+            (names,) = behind[operands[index].name] or (frozenset(),)
+            if len(names) == 1 and names <= dying - taken:
+                taken |= names
+                break
+    return taken
+
+
+def _elementwise(
+    module: Module, instruction: Instruction, operands: tuple[Instruction, ...], result: int
+) -> list[int]:
+    """Returns the operands that a result depends on element by element."""
+    size, width = instruction.shapes[result].size, instruction.shapes[result].bytes
+    alike = [i for i, op in enumerate(operands) if op.bytes == width and len(op.shapes) == 1]
+    if instruction.opcode != "fusion" or not alike:
+        return [] if instruction.opcode in _MOVES else alike
+    inside = module.computations[instruction.called["calls"][0]]
+    root = inside.root
+    queue = [inside.operands(root)[result] if root.opcode == "tuple" else root]
+    reached: set[str] = set()
+    parameters: set[int] = set()
+    while queue:
+        value = queue.pop()
+        if value.name in reached or sum(shape.size for shape in value.shapes) != size:
+            continue
+        reached.add(value.name)
+        if value.opcode == "parameter":
+            parameters.add(value.index)
+        elif value.opcode not in _MOVES:
+            queue += inside.operands(value)
+    return [i for i in alike if i in parameters]
 
 
 def _living(
