@@ -143,13 +143,16 @@ def test_folders_of_sentence_transformers_have_its_vectors(
 ) -> None:
     cased = layout_config("bert", vocab_size=tokenizer.vocab_size)
     export(random_params(cased), cased, tokenizer, tmp_path / "bert", card=Card(origin="x"))
-    made = folders_of(library.release(packages) >= 5)
+    newest = library.release(packages) >= 5
+    made = folders_of(newest)
     about = {"do": "save", "texts": SENTENCES, "encoder": tmp_path / "bert"}
     requests = [{**about, "out": tmp_path / name, **given} for name, given in made.items()]
     found = library.ask(packages, tmp_path / "asked", requests)
     for name, (theirs, _) in zip(made, found, strict=True):
         ours = bert_jax.load(tmp_path / name).encode(SENTENCES)
-        assert_equal(theirs["vectors"], ours, name)
+        # Before release 5, lower-casing is of the whole text: "[mask]" is no special token.
+        same = [newest or not made[name].get("lowercase") or "[MASK]" not in s for s in SENTENCES]
+        assert_equal(theirs["vectors"][same], ours[same], name)
 
 
 def assert_equal(theirs: np.ndarray, ours: np.ndarray, name: str) -> None:
