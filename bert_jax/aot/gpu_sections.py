@@ -1,38 +1,17 @@
 """Sections of `bert-jax compile`'s report that only GPUs have: bounds, kernels and products."""
 
-import os
 from collections.abc import Iterator
 
-from bert_jax.aot.compile_report import PhaseReport
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.hlo.sources import code
+from bert_jax.aot.report_data import PhaseReport
 from bert_jax.aot.report_parts import collectives_of, in_units, ms
 from bert_jax.errors import count
-from bert_jax.hardware.gpus import FRACTION_VARIABLE, GpuHosts
+from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.reporting.sections import Section, Table
 
 _TOP_IN_TEXT = 12
 _NEGLIGIBLE = 1e-4  # of the model's operations: products with a few classes
-
-
-def note(compiler: str) -> str:
-    """Returns what the numbers are. compiler: its name and version."""
-    return (
-        f"Compiled by {compiler}; nothing ran. Memory is what the compiler\nallocates; a run, "
-        "which times kernels first, may choose others that need more or less. Times are\nlower "
-        "bounds: operations at the GPU's peak, or bytes at its memory's bandwidth."
-    )
-
-
-def limit_note(hosts: GpuHosts) -> str:
-    """Returns what the limit of the memory is."""
-    share = hosts.usable_bytes / hosts.model.memory
-    source = FRACTION_VARIABLE if os.environ.get(FRACTION_VARIABLE) else "JAX's default"
-    whole = in_units(hosts.model.memory)
-    return (
-        f"The limit is {share:.0%} of {whole}, which JAX takes when it starts ({source}; "
-        f"{FRACTION_VARIABLE}=0.9 raises it)."
-    )
 
 
 def of_phase(phase: PhaseReport, cost: GpuAnalysis, hosts: GpuHosts) -> Iterator[Section]:

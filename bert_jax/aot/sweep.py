@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bert_jax.aot import topology
-from bert_jax.aot.compile_report import PhaseReport, phase_report
+from bert_jax.aot import backends
+from bert_jax.aot.compile_report import phase_report
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
+from bert_jax.aot.report_data import PhaseReport
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
@@ -42,7 +43,7 @@ class Compiler:
 
 def compiler(target: Target) -> Compiler:
     """Returns the functions of a search that compile for a target; UserError if it is unknown."""
-    devices = topology.devices(target)
+    devices = backends.of(target).devices(target)
 
     def measure(config: Config, index: int) -> PhaseReport:
         return phase_report(config, index, target, make_mesh(config.mesh, devices))

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.aot import topology
+from bert_jax.aot import backends
+from bert_jax.aot.backend import Backend
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.sweep import Sweep, Trial, flags
-from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.hardware.targets import Target
 from bert_jax.runtime.console import clock, table
 
@@ -18,15 +18,16 @@ def render(sweep: Sweep, name: str, target: Target) -> str:
 
 
 def _lines(sweep: Sweep, name: str, target: Target) -> Iterator[str]:
+    backend: Backend[Any] = backends.of(target)
     yield (
         f"{name} on {target.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
-        f"compiled by {topology.compiler(target)}; nothing ran. {_what(target)}"
+        f"compiled by {backend.compiler()}; nothing ran. {backend.ranking}; "
+        "memory is what the compiler allocates. Tokens include padding."
     )
-    on_gpus = isinstance(target, GpuHosts)
     if sweep.ranked:
         header: tuple[str, ...] = ("tokens/s", "hours", "GiB", "compile", "flags")
         rows = [_row(trial) for trial in sweep.ranked]
-        if on_gpus:  # a lower bound of the time gives no hours
+        if not backend.estimates:  # a lower bound of the time gives no hours
             header, rows = ("at most", *header[2:]), [(row[0], *row[2:]) for row in rows]
         yield from ("", table(header, rows))
     if sweep.refused:
@@ -39,15 +40,6 @@ def _lines(sweep: Sweep, name: str, target: Target) -> Iterator[str]:
     yield f"\n{_verdict(sweep)}"
     if sweep.unrolled and sweep.best:
         yield _unrolled(sweep.unrolled, sweep.best)
-
-
-def _what(target: Target) -> str:
-    """Returns what the numbers are."""
-    memory = "memory is what the compiler allocates. Tokens include padding."
-    if isinstance(target, GpuHosts):
-        bounds = "Layers are in a\nloop. Tokens/s are at most these, by lower bounds of the time"
-        return f"{bounds}, which also give the order;\n{memory}"
-    return f"Times\nand their order are estimates; {memory}"
 
 
 def _unrolled(unrolled: Trial, best: Trial) -> str:
@@ -82,11 +74,12 @@ def _verdict(sweep: Sweep) -> str:
 def as_dict(sweep: Sweep, name: str, target: Target) -> dict[str, Any]:
     """Returns the sweep as JSON-serializable values, fastest first; bytes are per device."""
     others = [trial for trial in sweep.tried if trial not in sweep.ranked]
+    backend = backends.of(target)
     return {
         "config": name,
         "topology": target.name,
-        "compiler": topology.compiler(target),
-        **({} if isinstance(target, GpuHosts) else {"libtpu": topology.version()}),
+        "compiler": backend.compiler(),
+        **backend.versions(backend.compiler()),
         "seconds": sweep.seconds,
         "best": sweep.best and sweep.best.flags,
         "tried": [_tried(trial) for trial in (*sweep.ranked, *others)],

@@ -1,5 +1,4 @@
-"""The compiler of a target and its devices, on a machine without any: of a TPU slice with libtpu
-here, of GPUs in gpu_compiler.py."""
+"""The TPU compiler, libtpu, and the devices of slices, on a machine without TPU."""
 
 import importlib.metadata
 import importlib.util
@@ -9,11 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_jax.aot import gpu_compiler
 from bert_jax.errors import UserError
-from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.hardware.slices import Slice
-from bert_jax.hardware.targets import Target
 
 if TYPE_CHECKING:
     import jax
@@ -33,8 +29,8 @@ _ENVIRONMENT = {
 }
 
 
-def prepare(target: Target | None = None) -> None:
-    """Configures this process to compile for a target, TPUs by default, and to use only the CPU.
+def prepare() -> None:
+    """Configures this process to compile for TPUs and to use only the CPU.
 
     Call it before JAX initializes its backends, and preferably before importing JAX, which reads
     some environment variables only on import.
@@ -42,9 +38,6 @@ def prepare(target: Target | None = None) -> None:
     Raises:
         UserError: the compiler is not found.
     """
-    if isinstance(target, GpuHosts):
-        gpu_compiler.prepare()
-        return
     os.environ |= _ENVIRONMENT | {"TPU_LIBRARY_PATH": str(library())}
     if "jax" in sys.modules:
         import jax
@@ -82,21 +75,12 @@ def version() -> str:
     return next((package.version for package in packages), "unknown")
 
 
-def compiler(target: Target) -> str:
-    """Returns the name and version of a target's compiler."""
-    return gpu_compiler.name() if isinstance(target, GpuHosts) else f"libtpu {version()}"
-
-
-def devices(target: Target) -> Sequence["jax.Device"]:
-    """Returns the JAX devices of a target; they are descriptions that cannot hold arrays.
+def devices(tpu_slice: Slice) -> Sequence["jax.Device"]:
+    """Returns the JAX devices of a slice; they are descriptions that cannot hold arrays.
 
     Raises:
-        UserError: the compiler does not know it.
+        UserError: libtpu does not know it.
     """
-    return gpu_compiler.devices(target) if isinstance(target, GpuHosts) else _of_slice(target)
-
-
-def _of_slice(tpu_slice: Slice) -> Sequence["jax.Device"]:
     from jax.experimental.topologies import get_topology_desc
 
     try:

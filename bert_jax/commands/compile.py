@@ -55,19 +55,19 @@ def _compile(values: flags.FlagValues) -> int | None:
     config = read_config(values, functools.partial(_model_of, target))
     phases = _phases(values.phase, config)
     also = _also(values.sweep_also, config)
-    from bert_jax.aot import topology
+    from bert_jax.aot import backends
 
-    topology.prepare(target)  # before anything imports JAX
+    backends.of(target).prepare()  # before anything imports JAX
     if values.sweep:
         return _sweep(values, config, target, phases, also)
     return _report(values, config, target, phases)
 
 
 def _model_of(target: "Target", init: str) -> "ModelConfig | None":
-    from bert_jax.aot import topology
+    from bert_jax.aot import backends
     from bert_jax.training.resolve import find_architecture
 
-    topology.prepare(target)  # before anything imports JAX
+    backends.of(target).prepare()  # before anything imports JAX
     return find_architecture(init)
 
 
@@ -92,17 +92,14 @@ def _sweep(
     phases: list[int],
     also: dict[str, list[Any]],
 ) -> int | None:
-    from bert_jax.aot import gpu_sweep, sweep, sweep_text
+    from bert_jax.aot import backends, gpu_sweep, sweep, sweep_text
     from bert_jax.config.config_files import path_of
-    from bert_jax.hardware.gpus import GpuHosts
     from bert_jax.runtime.console import working
 
     options = {"also": also, "seconds": 60 * values.sweep_minutes, "working": working}
     compiler = sweep.compiler(target)
-    if isinstance(target, GpuHosts):
-        result = gpu_sweep.run(config, phases, target.devices, compiler, **options)
-    else:
-        result = sweep.Search(config, phases, target.devices, compiler, **options).run()
+    search = sweep.Search if backends.of(target).estimates else gpu_sweep.SearchInLoop
+    result = search(config, phases, target.devices, compiler, **options).run()
     formatted = sweep_text.as_dict if values.json else sweep_text.render
     _print_result(formatted(result, path_of(values).stem, target))
     return None if result.best else FAILED

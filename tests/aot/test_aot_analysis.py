@@ -11,9 +11,9 @@ import pytest
 import shape_search
 from etils import epath
 
-from bert_jax.aot import report_sections
+from bert_jax.aot import tpu_sections
 from bert_jax.aot.cost import collectives
-from bert_jax.aot.cost.analysis import Analysis, analyse, as_dict
+from bert_jax.aot.cost.analysis import Analysis, analyse
 from bert_jax.aot.hlo import replica_groups, sources
 from bert_jax.aot.hlo.stack_frames import Frame
 from bert_jax.errors import UserError
@@ -428,7 +428,7 @@ def test_float32_logits_of_a_real_program_are_written_twice_at_most(text: str) -
 
 
 def test_an_analysis_is_json(real: Analysis) -> None:
-    read = json.loads(json.dumps(as_dict(real)))
+    read = json.loads(json.dumps(real.as_dict()))
     assert read["cycles"] == real.cycles
     assert read["step_seconds"] == real.step_seconds
     assert read["lines"][0]["source"]["line"] == real.lines[0].source.line
@@ -436,11 +436,11 @@ def test_an_analysis_is_json(real: Analysis) -> None:
 
 
 def test_a_page_shows_all_of_the_step(real: Analysis, tmp_path: Path) -> None:
-    rows = report_sections.milliseconds(real)
+    rows = tpu_sections.milliseconds(real)
     total = sum(value for row in rows.values() for value in row.values())
     assert total == pytest.approx(1e3 * real.step_seconds)
     whole = Page("tiny on v5e-16")
-    sections.add(whole, report_sections.of_analysis(real))
+    sections.add(whole, tpu_sections.of_analysis(real))
     whole.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     assert text.count("<svg") == 1

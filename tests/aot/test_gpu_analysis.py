@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.aot import compile_report, report_html, report_sections
+from bert_jax.aot import compile_report, report_data, report_html, report_sections
 from bert_jax.aot.cost import gpu_analysis, held
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.cost.memory import GIB, Memory
@@ -155,14 +155,14 @@ def test_a_result_takes_the_place_of_an_operand(read_again, moved, expected) -> 
     assert sum(line.bytes for line in found) == expected
 
 
-def report(fits: bool = True) -> compile_report.Report:
+def report(fits: bool = True) -> report_data.Report:
     hosts, config = gpus.find("2xh100-2"), load("base")
     memory = Memory(GIB, GIB, 1, (3 if fits else 90) * GIB, 0, hosts.usable_bytes, fits)
-    phase = compile_report.PhaseReport(
+    phase = report_data.PhaseReport(
         0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA"
     )
     mesh = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
-    return compile_report.Report("base", config, hosts, mesh, "the compiler", (phase,))
+    return report_data.Report("base", config, hosts, mesh, "the compiler", (phase,))
 
 
 def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:

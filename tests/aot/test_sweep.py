@@ -19,7 +19,15 @@ from compiled_reports import analysis, compile_for, made
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import compile_report, gpu_sweep, sweep, sweep_text, topology
+from bert_jax.aot import (
+    compile_report,
+    gpu_compiler,
+    gpu_sweep,
+    report_data,
+    sweep,
+    sweep_text,
+    topology,
+)
 from bert_jax.aot.cost.analysis import analyse
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Remedy, with_changes
@@ -50,7 +58,7 @@ class FakeCompiler:
     def compiler(self) -> Compiler:
         return Compiler(self.measure, lambda *given: self.estimated(*given))
 
-    def measure(self, config: Config, index: int) -> compile_report.PhaseReport:
+    def measure(self, config: Config, index: int) -> report_data.PhaseReport:
         self.compiled.append((config, index))
         if config.mesh.tensor > 2:
             raise UserError("config.mesh.tensor=4 does not divide")
@@ -62,7 +70,7 @@ class FakeCompiler:
         fits = needed * GIB <= LIMIT
         memory = Memory(0, 0, 0, round(needed * GIB), 0, LIMIT, fits)
         found = analysis(compute_seconds=seconds, unestimated_seconds=0.0, exposed_seconds=0.0)
-        return compile_report.PhaseReport(
+        return report_data.PhaseReport(
             index, phase, memory, () if fits else REMEDIES,
             found if fits else None, 60.0, 1e15, 3e15,
         )  # fmt: skip
@@ -283,7 +291,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     one = made(fits=fits, found=real, config="wiki_books_base")
     second = dataclasses.replace(one.phases[0], index=1, phase=one.config.phases[1])
     whole = dataclasses.replace(one, phases=(*one.phases, second))
-    monkeypatch.setattr(topology, "prepare", lambda target: None)
+    monkeypatch.setattr(topology, "prepare", lambda: None)
     monkeypatch.setattr(compile_report, "make", lambda *_: whole)
     path = tmp_path / "page.html"
     code = cli.main(["compile", "--config=wiki_books_base", f"--html={path}"])
@@ -329,11 +337,10 @@ def test_a_sweep_with_the_real_compiler_ends_in_flags_that_compile() -> None:
 
 
 def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkeypatch) -> None:
-    monkeypatch.setattr(topology, "compiler", lambda target: "the compiler")
+    monkeypatch.setattr(gpu_compiler, "name", lambda: "the compiler")
     fake = FakeCompiler()
-    found = gpu_sweep.run(
-        load("base"), [0], CHIPS, fake.compiler, also={}, seconds=1e9, working=quiet
-    )
+    options = {"also": {}, "seconds": 1e9, "working": quiet}
+    found = gpu_sweep.SearchInLoop(load("base"), [0], CHIPS, fake.compiler, **options).run()
     *searched, (last, _) = fake.compiled
     assert {config.compute.unroll_layers for config, _ in searched} == {1}
     assert last.compute.unroll_layers == 0

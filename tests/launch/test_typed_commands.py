@@ -9,7 +9,7 @@ from compiled_reports import made
 from launch_jobs import IMAGE, job
 from memory_bucket import MemoryBucket
 
-from bert_jax.aot.report_html import launch_command
+from bert_jax.aot import backends
 from bert_jax.commands import launch
 from bert_jax.commands.command import parse
 from bert_jax.errors import UserError
@@ -95,7 +95,8 @@ def test_another_backend_that_has_the_slice_takes_it(backend, topology, other):
 
 
 def test_the_page_of_a_compiled_step_ends_with_the_command_that_trains_on_its_slice():
-    text = launch_command(made(), "--config=base").replace("…", "x")
+    target = made().target
+    text = backends.of(target).train_command(target, "--config=base").replace("…", "x")
     assert text.startswith("bert-jax launch tpu run ")
     words = shlex.split(text)[4:]
     values, rest = parse("launch tpu run", launch.COMMANDS["launch tpu run"], words)

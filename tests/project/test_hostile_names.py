@@ -18,13 +18,13 @@ from stores import StoredDocument, write_store
 
 from bert_jax import cli
 from bert_jax.aot import report_html as aot_page
-from bert_jax.aot.compile_report import PhaseReport, Report
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.collectives import Traffic
 from bert_jax.aot.cost.cycles import Line, Operation, Share
 from bert_jax.aot.cost.memory import Memory
 from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo.sources import Source
+from bert_jax.aot.report_data import PhaseReport, Report
 from bert_jax.api.model import Fill
 from bert_jax.commands import fill
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bert_jax import cli
-from bert_jax.aot import compile_report
+from bert_jax.aot import report_data
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.collectives import Traffic
 from bert_jax.aot.cost.cycles import Line, Operation, Share
@@ -51,18 +51,18 @@ def analysis(**changes: Any) -> Analysis:
 
 def made(
     fits: bool = True, found: Analysis | None = None, config: str = "base"
-) -> compile_report.Report:
+) -> report_data.Report:
     whole, of = load(config), slices.find("v5e-16")
     limit = of.generation.accelerator.usable_bytes
     memory = Memory(GIB, 2 * GIB, 10**6, (3 if fits else 30) * GIB, 0, limit, fits)
     advice = () if fits else (Remedy({"phases[0].micro_batches": 4}, 12 * GIB),)
     phase = whole.phases[0]
-    one = compile_report.PhaseReport(
+    one = report_data.PhaseReport(
         0, phase, memory, advice, (found or analysis()) if fits else None, 60.0,
         step_flops(whole, phase), of.devices * of.generation.accelerator.bf16_flops,
     )  # fmt: skip
     mesh = {"slice": 1, "data": 16, "fsdp": 1, "tensor": 1}
-    return compile_report.Report(config, whole, of, mesh, "libtpu 0.0.42.1", (one,))
+    return report_data.Report(config, whole, of, mesh, "libtpu 0.0.42.1", (one,))
 
 
 def refused_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

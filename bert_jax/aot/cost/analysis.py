@@ -56,6 +56,15 @@ class Analysis:
             return None
         return self.compute_seconds + self.unestimated_seconds + self.exposed_seconds
 
+    @property
+    def bound_seconds(self) -> None:
+        """None: there is an estimate."""
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns JSON-serializable values."""
+        return {**dataclasses.asdict(self), "step_seconds": self.step_seconds}
+
 
 def analyse(
     text: str, *, mesh_shape: Mapping[str, int], accelerator: Accelerator, top: int = 25
@@ -98,8 +107,3 @@ def analyse(
         collectives=collectives.traffic(transfers),
         trips=runs.trips,
     )
-
-
-def as_dict(analysis: Analysis) -> dict[str, Any]:
-    """Returns the analysis as JSON-serializable values."""
-    return {**dataclasses.asdict(analysis), "step_seconds": analysis.step_seconds}

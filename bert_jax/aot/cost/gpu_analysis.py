@@ -81,6 +81,10 @@ class GpuAnalysis:
         """Seconds that a step takes at least; None if a bandwidth is unknown."""
         return None if self.exposed_seconds is None else self.kernel_seconds + self.exposed_seconds
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns JSON-serializable values."""
+        return {**dataclasses.asdict(self), "bound_seconds": self.bound_seconds}
+
 
 def analyse(
     text: str, *, mesh_shape: Mapping[str, int], hosts: GpuHosts, top: int = 25
@@ -177,8 +181,3 @@ def _by_line(bounds: list[tuple[roofline.Bound, Source]]) -> tuple[LineBound, ..
         seconds[source] += bound.runs * bound.seconds  # type: ignore[assignment]
         runs[source] += bound.runs
     return tuple(LineBound(source, runs[source], n) for source, n in seconds.most_common())
-
-
-def as_dict(analysis: GpuAnalysis) -> dict[str, Any]:
-    """Returns the analysis as JSON-serializable values."""
-    return {**dataclasses.asdict(analysis), "bound_seconds": analysis.bound_seconds}
