@@ -153,7 +153,7 @@ class Scorer:
             own = np.flatnonzero(lengths == length)
             of_text = np.repeat(own, sizes[own])
             of_token = np.concatenate([np.arange(size) for size in sizes[own]])
-            ends = np.concatenate([masked_until(texts[i].words, method) for i in own])
+            ends = np.concatenate([masked_until(texts[i].words, method) for i in own.tolist()])
             for start in range(0, len(of_text), rows):
                 made = _empty(rows, length, self._model.tokenizer.special.pad)
                 part = slice(start, start + rows)
