@@ -4,6 +4,7 @@ A run is measured as it was trained: its form, its length, its dtype. A folder d
 was trained: pairs if it has that head, 15 % of the tokens of examples of 128, float32.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -143,7 +144,7 @@ def _config_of(model: ModelConfig, has_pairs: bool, pairs: str | None, batches: 
     # Both kinds of pairs have one head; of the released models ALBERT's learned the order.
     own = SENTENCE_ORDER.name if model.layout == "albert" else NEXT_SENTENCE.name
     length = min(_LENGTH, model.max_position_embeddings)
-    slots = PhaseConfig().max_predictions * length // _LENGTH
+    slots = max(1, math.ceil(DataConfig().mask_rate * length))
     phase = PhaseConfig(
         steps=1, batch_size=_ROWS, micro_batches=_PARTS, seq_length=length, max_predictions=slots
     )
