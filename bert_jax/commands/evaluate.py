@@ -20,6 +20,8 @@ _WITH_STORE = ("batches", "pairing", "masking", "form")  # and with --model no u
 _ON = ("store", "text", "pairs", "scored_pairs", "retrieval")  # of --model: one of them
 _OF_MODEL = (*_ON[1:], "pairs_method", "beside", "json")  # for --model alone
 
+_METHODS = ["token", "word_l2r"]  # pseudo_likelihood.METHODS, which imports NumPy
+
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.masking.masking_settings import MODES as MASKING
@@ -55,8 +57,6 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _define_model(values: flags.FlagValues) -> None:
-    from bert_jax.metrics.pseudo_likelihood import METHODS
-
     model = "folder of a model, or a run, that is evaluated; in place of --workdir"
     define_input(values, "model", model, locate=model_paths)
     text = "for --model: file with a text on every line, whose pseudo-perplexity is measured"
@@ -70,7 +70,7 @@ def _define_model(values: flags.FlagValues) -> None:
         "for --pairs: mask each token alone (token), or with the tokens of its word that follow "
         "(word_l2r)"
     )
-    flags.DEFINE_enum("pairs_method", METHODS[0], [*METHODS], method, flag_values=values)
+    flags.DEFINE_enum("pairs_method", _METHODS[0], _METHODS, method, flag_values=values)
     pairs = (
         "for --model: .tsv, .csv or .jsonl file with the columns sentence1, sentence2 and score, "
         "or GLUE's folder of STS-B"

@@ -4,6 +4,8 @@ Every kind is converted to a tokenizer.json of the `tokenizers` library, which d
 wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
+# Over 300 lines: one class, all of whose methods read one tokenizer.json.
+
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager

@@ -96,6 +96,11 @@ def test_scores_are_those_of_a_loop_over_transformers(exported, method):
     assert not np.allclose(scores(folder, texts, other), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_every_way_of_masking_has_a_flag(capsys):
+    assert cli.main(["evaluate", "--help"]) == DONE
+    assert f"<{'|'.join(METHODS)}>" in capsys.readouterr().out
+
+
 def test_the_rest_of_a_word_is_masked_with_its_token():
     words = np.array([0, 1, 1, 1, 2])
     assert masked_until(words, "token").tolist() == [1, 2, 3, 4, 5]
