@@ -31,7 +31,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.metrics.run_records import is_finite, objectives_in
-from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.known_objectives import head_title, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
@@ -134,7 +134,14 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
     """Reads any other model; pairs: the pairing with labels that is asked for."""
     read = read_model(model)
     check_masked_head(read)
-    config = _config_of(read.config, NEXT_SENTENCE.head in read.params, pairs, batches)
+    has_pairs = NEXT_SENTENCE.head in read.params
+    if pairs and not has_pairs:
+        title = head_title(NEXT_SENTENCE.head)
+        raise UserError(
+            f"{model}: no {title}, so pairing={pairs} has nothing to measure; full_sentences, "
+            "doc_sentences and single work with any model"
+        )
+    config = _config_of(read.config, has_pairs, pairs, batches)
     (phase,) = config.phases
     return _Subject(dict(read.params), config, phase, read.tokenizer, "", "highest")
 
@@ -167,7 +174,7 @@ def _rows(scalars: Mapping[str, Any], model: str, form: str) -> list[Row]:
             if (value := scalars.get(f"{name}/{what}")) is None:
                 continue
             margin, interval = scalars.get(f"{name}/{what}_margin"), None
-            if is_finite(margin):
+            if is_finite(margin) and margin:  # 0 where all documents are alike, which is no width
                 interval = Interval(max(value - margin, least), min(value + margin, most))
             measure = f"{name.upper()} {what}{form}"
             rows.append(Row(measure, model, n, Value(value, interval), None))

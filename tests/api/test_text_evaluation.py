@@ -1,11 +1,13 @@
 """`bert-jax evaluate --model`: pseudo-perplexity and minimal pairs, against a loop of PyTorch."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus import small_store
 from exported import TEXTS, random_params
 from small import model_config
 
@@ -213,10 +215,14 @@ def test_bad_pairs_are_one_line(line, message, exported, tmp_path, capsys):
 
 
 def test_a_model_without_the_head_is_one_line(tokenizer, tmp_path, capsys):
-    model = model_config()
-    config = type(model)(**{**vars(model), "vocab_size": tokenizer.vocab_size})
-    out = tmp_path / "out"
-    export(random_params(config, ("nsp",)), config, tokenizer, out, card=Card(objectives=("nsp",)))
-    path = write_pairs(tmp_path / "pairs.jsonl")
-    said = refused(capsys, f"--model={out}", f"--pairs={path}")
-    assert "no masked-language-model head, so it predicts no masked tokens; give" in said
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    for name in ("mlm", "nsp"):
+        card = Card(objectives=(name,))
+        export(random_params(config, (name,)), config, tokenizer, tmp_path / name, card=card)
+    pairs = write_pairs(tmp_path / "pairs.jsonl")
+    store = small_store(tmp_path / "store").path
+    for on in (f"--pairs={pairs}", f"--store={store}"):
+        said = refused(capsys, f"--model={tmp_path}/nsp", on)
+        assert "no masked-language-model head, so it predicts no masked tokens; give" in said
+    said = refused(capsys, f"--model={tmp_path}/mlm", f"--store={store}", "--pairing=sop")
+    assert "so pairing=sop has nothing to measure; full_sentences" in said
