@@ -178,6 +178,16 @@ def test_pairs_are_counted_by_phenomenon(exported, tmp_path, capsys):
     assert of_folder["rows"] == found["rows"]
 
 
+def test_a_length_is_compiled_once(exported):
+    """Also for the last batch of it, which has fewer rows; in any order of the texts."""
+    scorer = Scorer(read_model(str(exported[0])))
+    texts = [*LINES, *(f"hello {'world ' * n}" for n in range(16, 30))]
+    found = scorer.log_likelihoods(scorer.read(sentences(texts)))
+    assert scorer._log_probabilities._cache_size() == 2  # rows of 16 and of 32
+    backwards = scorer.log_likelihoods(scorer.read(sentences(texts[::-1])))
+    np.testing.assert_allclose(backwards[::-1], found, rtol=1e-6)
+
+
 def test_the_perplexity_of_a_file_leaves_out_blank_lines(exported, tmp_path, capsys):
     folder, _, _ = exported
     (tmp_path / "text.txt").write_text("\n\n".join(LINES) + "\n")
