@@ -1,4 +1,5 @@
-"""Intervals of 95 % and p-values of a mean: Student's t, Satterthwaite's, the multi-bootstrap."""
+"""Intervals of 95 % and p-values of a mean: Student's t, Satterthwaite's, the multi-bootstrap; of
+a share: Wilson's."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -66,6 +67,16 @@ def student_t(values: Sequence[float] | np.ndarray) -> Estimate:
     if count < 2:
         return Estimate(mean, Interval(-np.inf, np.inf), 1.0)
     return _with_t(mean, float(np.std(values, ddof=1)) / count**0.5, count - 1)
+
+
+def wilson(share: float, count: int) -> Interval:
+    """Returns the score interval of a share of `count` independent cases (Wilson 1927, J. Am. Stat.
+    Assoc. 22, 209-212): within 0 and 1, and not empty where all cases are alike."""
+    z = float(stats.norm.ppf(1 - ALPHA / 2))
+    middle = share + z * z / (2 * count)
+    half = z * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    low, high = ((middle + side * half) / (1 + z * z / count) for side in (-1, 1))
+    return Interval(max(low, 0.0), min(high, 1.0))
 
 
 def satterthwaite(mean: float, parts: Sequence[Part]) -> Estimate:

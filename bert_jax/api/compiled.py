@@ -1,4 +1,5 @@
-"""The compiled functions of a `Model`: token states, text vectors, predictions of masks.
+"""The compiled functions of a `Model`: token states, text vectors, predictions of masks; and those
+of scores of texts.
 
 Sizes as in model.py. "highest" because accelerators otherwise multiply float32 matrices in lower
 precision, and the outputs are compared with other libraries'.
@@ -15,6 +16,7 @@ from bert_jax.config.task_settings import Join
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.ops.cross_entropy import log_loss
 
 Pooling = Literal["mean", "cls", "max", "pooled"]
 
@@ -68,3 +70,16 @@ def fills(
     logits_PxV = head(x_1xPxH, model.encoder.embeddings.word[...])[0]
     probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV)[:, :entries], top_k)
     return ids, probabilities
+
+
+@jax.default_matmul_precision("highest")
+def log_probabilities(
+    graph: nnx.GraphDef, params: Any, rows: Rows, positions_B: jax.Array, labels_B: jax.Array
+) -> jax.Array:
+    """Returns log p of an entry at a position of each row: float32 [B]."""
+    model = nnx.merge(graph, params)
+    last = (model.encoder.num_layers,)
+    x_BxSxD = states(graph, params, rows, layers=last, join="concat")
+    x_Bx1xD = jnp.take_along_axis(x_BxSxD, positions_B[:, None, None], axis=1)
+    logits_Bx1xV = getattr(model, MASKED_LM.head)(x_Bx1xD, model.encoder.embeddings.word[...])
+    return -log_loss(logits_Bx1xV[:, 0], labels_B)[0]

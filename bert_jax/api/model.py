@@ -257,10 +257,10 @@ class Model:
         Args:
             spans: whether to find where each token stands in the text, which takes longer.
         """
-        return self._tokens(texts, self._longest, spans=spans)
+        return self._tokens(texts, self.longest, spans=spans)
 
     @property
-    def _longest(self) -> int:
+    def longest(self) -> int:
         """Tokens of the longest text that is not cut."""
         limit = self.sentence.max_length if self.sentence else None
         return min(

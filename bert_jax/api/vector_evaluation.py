@@ -75,7 +75,11 @@ def evaluate_scored_pairs(
         UserError: a model cannot be loaded, or as `read_scored_pairs`.
     """
     data = read_scored_pairs(path)
-    named = {one: _cosines(load_model(one), one, data) for one in _distinct(model, beside)}
+    notes, named = [*data.notes], dict[str, np.ndarray]()
+    for one in _distinct(model, beside):
+        loaded, trained = _load(one)
+        named[one] = _cosines(loaded, one, data)
+        notes.append(_length_note(one, loaded, trained))
     named[_SHARED_WORDS] = share_of_words(data.pairs)
     scores = np.array(data.scores)
     values = {name: measure(("spearman", "pearson"), scores, one) for name, one in named.items()}
@@ -93,7 +97,7 @@ def evaluate_scored_pairs(
                 difference = Value(between, _percentiles(spread))
             found = Value(value, _percentiles(some))
             rows.append(Row(measured.title(), name, len(scores), found, difference))
-    return Evaluation(data.path, count(len(scores), "pair"), _BOOTSTRAP, rows, data.notes)
+    return Evaluation(data.path, count(len(scores), "pair"), _BOOTSTRAP, rows, notes)
 
 
 def evaluate_retrieval(
@@ -113,7 +117,11 @@ def evaluate_retrieval(
     data = read_retrieval(folder)
     notes = list(data.notes)
     k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
-    found = {one: _search(load_model(one), one, data, k) for one in _distinct(model, beside)}
+    found = dict[str, np.ndarray]()
+    for one in _distinct(model, beside):
+        loaded, trained = _load(one)
+        found[one] = _search(loaded, one, data, k)
+        notes.append(_length_note(one, loaded, trained))
     if bm25.is_installed():
         with watched("BM25: queries", len(data.queries)) as done:
             found["BM25"] = bm25.find(data.queries, data.documents, k, done)
@@ -141,18 +149,32 @@ def load_model(source: str) -> Model:
         UserError: there is none, or it is damaged.
         StorageError: a checkpoint is damaged.
     """
+    return _load(source)[0]
+
+
+def _load(source: str) -> tuple[Model, int | None]:
+    """Returns the model, and the tokens of the longest example that a run trained it on; None of a
+    folder. Errors as `load_model`."""
     path, step = split_step(source)
     run = Workdir.open(path)
     if not run.is_run():
-        return load(source)
+        return load(source), None
     params, meta = load_params(run, step)
-    config, sentence = model_of(meta), encoder_of_run(config_of(meta))
+    whole = config_of(meta)
+    trained = max(phase.seq_length for phase in whole.phases[: meta["phase"] + 1])
+    config, sentence = model_of(meta), encoder_of_run(whole)
     left_out = ""
     if sentence and isinstance(config, TaskModelConfig):  # its head is for training alone
         left_out, config = config.head.name, without_head(config)
     groups = frozenset(weights.groups_in(params)) - {left_out}
     params = {name: tree for name, tree in params.items() if name in groups}
-    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence)
+    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence), trained
+
+
+def _length_note(name: str, model: Model, trained: int | None) -> str:
+    """Returns how much of a text a model reads."""
+    on = "" if trained is None else f"; trained on examples of up to {trained:,}"
+    return f"{name}: reads the first {model.longest:,} tokens of a text, specials included{on}"
 
 
 def _distinct(model: str, beside: Sequence[str]) -> list[str]:

@@ -1,6 +1,8 @@
-"""`bert-jax evaluate`: checkpoints of a run on held-out text, or the vectors of a model."""
+"""`bert-jax evaluate`: checkpoints of a run on held-out text, or any model: on held-out text, on a
+text, on minimal pairs, or its vectors."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -9,9 +11,16 @@ from bert_jax.commands.kinds import example_values
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
 
+if TYPE_CHECKING:
+    from bert_jax.api.evaluation_table import Evaluation
+
 _OF_TEXT = ("best", "store", "batches", "pairing", "masking", "form")  # not for a task
-_OF_RUN = ("workdir", "step", "all", *_OF_TEXT, "weights", "per_example")  # not for --model
-_OF_VECTORS = ("scored_pairs", "retrieval", "beside", "json")  # for --model alone
+_OF_RUN = ("workdir", "step", "all", "best", "weights", "per_example")  # not for --model
+_WITH_STORE = ("batches", "pairing", "masking", "form")  # and with --model no use without --store
+_ON = ("store", "text", "pairs", "scored_pairs", "retrieval")  # of --model: one of them
+_OF_MODEL = (*_ON[1:], "pairs_method", "beside", "json")  # for --model alone
+
+_METHODS = ["token", "word_l2r"]  # pseudo_likelihood.METHODS, which imports NumPy
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -25,7 +34,7 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_bool("all", False, "evaluate all checkpoints", flag_values=values)
     best = "evaluate the checkpoint with the lowest held-out loss in its last phase"
     flags.DEFINE_bool("best", False, best, flag_values=values)
-    store = "another token store with the same tokenizer (default: the run's)"
+    store = "another token store with the same tokenizer (default: the run's); needed by --model"
     define_input(values, "store", store)
     batches = "maximum number of batches (default: all held-out text)"
     flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
@@ -43,13 +52,25 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_multi_string("form", [], form, flag_values=values)
     examples = "FILE.npz for the loss and the hits of every held-out example"
     define_output(values, "per_example", examples, example_values)
-    _define_vectors(values)
+    _define_model(values)
     define_cpu_devices(values)
 
 
-def _define_vectors(values: flags.FlagValues) -> None:
-    model = "folder of a model, or a run, whose vectors are evaluated; in place of --workdir"
+def _define_model(values: flags.FlagValues) -> None:
+    model = "folder of a model, or a run, that is evaluated; in place of --workdir"
     define_input(values, "model", model, locate=model_paths)
+    text = "for --model: file with a text on every line, whose pseudo-perplexity is measured"
+    define_input(values, "text", text)
+    minimal = (
+        "for --model: minimal pairs, a .jsonl file in BLiMP's form (sentence_good, sentence_bad) "
+        "or a folder of such files"
+    )
+    define_input(values, "pairs", minimal)
+    method = (
+        "for --pairs: mask each token alone (token), or with the tokens of its word that follow "
+        "(word_l2r)"
+    )
+    flags.DEFINE_enum("pairs_method", _METHODS[0], _METHODS, method, flag_values=values)
     pairs = (
         "for --model: .tsv, .csv or .jsonl file with the columns sentence1, sentence2 and score, "
         "or GLUE's folder of STS-B"
@@ -57,16 +78,16 @@ def _define_vectors(values: flags.FlagValues) -> None:
     define_input(values, "scored_pairs", pairs)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"
     define_input(values, "retrieval", retrieval)
-    beside = "for --model: another model to compare it with (may be repeated)"
+    beside = "for vectors: another model to compare it with (may be repeated)"
     define_input(values, "beside", beside, locate=model_paths, repeated=True)
     flags.DEFINE_bool("json", False, "for --model: print one JSON object", flag_values=values)
 
 
 def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.model:
-        _evaluate_vectors(values)
+        _evaluate_model(values)
         return
-    if given := [name for name in _OF_VECTORS if values[name].present]:
+    if given := [name for name in _OF_MODEL if values[name].present]:
         raise UsageError(f"--{given[0]} needs --model=… ({help_of(values, 'model')})")
     need(values, "workdir")
     which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
@@ -74,9 +95,7 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
     if values.per_example and values.all:
         raise UsageError("--per_example and --all together: give one checkpoint")
-    changed = [name for name in ("pairing", "masking") if values[name].value]
-    if values.form and changed:
-        raise UsageError(f"--form and --{changed[0]} together: a form has both; give one of them")
+    _check_form(values)
     from bert_jax.runtime import compile_cache
     from bert_jax.runtime.cpu import use_cpu_devices
     from bert_jax.training.evaluate import evaluate_run, task_of
@@ -100,27 +119,67 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
 
 
-def _evaluate_vectors(values: flags.FlagValues) -> None:
-    """Prints what the vectors of a model are worth."""
+def _check_form(values: flags.FlagValues) -> None:
+    changed = [name for name in ("pairing", "masking") if values[name].value]
+    if values.form and changed:
+        raise UsageError(f"--form and --{changed[0]} together: a form has both; give one of them")
+
+
+def _evaluate_model(values: flags.FlagValues) -> None:
+    """Prints what a model, or its vectors, are worth."""
     if given := [name for name in _OF_RUN if values[name].present]:
         raise UsageError(
             f"--model and --{given[0]} together: --{given[0]} is for held-out text of a run"
         )
-    named = [name for name in ("scored_pairs", "retrieval") if values[name].value]
+    named = [name for name in _ON if values[name].value]
     if len(named) != 1:
-        together = "not both" if named else "one of them"
-        raise UsageError(f"--model needs --scored_pairs=… or --retrieval=…, {together}")
+        wanted = ", ".join(f"--{name}=…" for name in _ON[:-1])
+        together = "not several" if named else "one of them"
+        raise UsageError(f"--model needs {wanted} or --{_ON[-1]}=…, {together}")
+    (on,) = named
+    for names, data in (
+        (_WITH_STORE, ("store",)), (("pairs_method",), ("pairs",)),
+        (("beside",), ("scored_pairs", "retrieval")),
+    ):  # fmt: skip
+        if on not in data and (given := [name for name in names if values[name].present]):
+            needed = " or ".join(f"--{one}=…" for one in data)
+            raise UsageError(f"--{given[0]} and --{on} together: --{given[0]} needs {needed}")
+    _check_form(values)
     from bert_jax.runtime import compile_cache, cpu
 
     cpu.use_cpu_devices(values.cpu_devices)
     compile_cache.use()
     cpu.keep_memory()
-    from bert_jax.api.vector_evaluation import evaluate_retrieval, evaluate_scored_pairs
     from bert_jax.runtime.console import console
 
-    evaluate = evaluate_scored_pairs if values.scored_pairs else evaluate_retrieval
-    found = evaluate(values.model, values[named[0]].value, values.beside)
+    found = _measured(on, values)
     console.print(found.as_json() if values.json else found.as_text(), markup=False)
+
+
+def _measured(on: str, values: flags.FlagValues) -> "Evaluation":
+    """Returns what a model is worth on the value of the flag `on`."""
+    model, path = values.model, values[on].value
+    if on == "store":
+        from bert_jax.api.held_out_evaluation import evaluate_held_out
+
+        return evaluate_held_out(
+            model,
+            path,
+            batches=values.batches,
+            forms=values.form or ("own",),
+            pairing=values.pairing,
+            masking=values.masking,
+        )
+    if on in ("text", "pairs"):
+        from bert_jax.api.text_evaluation import evaluate_pairs, evaluate_text
+
+        if on == "text":
+            return evaluate_text(model, path)
+        return evaluate_pairs(model, path, values.pairs_method)
+    from bert_jax.api.vector_evaluation import evaluate_retrieval, evaluate_scored_pairs
+
+    evaluate = evaluate_scored_pairs if on == "scored_pairs" else evaluate_retrieval
+    return evaluate(model, path, values.beside)
 
 
 def _evaluate_task(values: flags.FlagValues) -> None:
@@ -135,7 +194,7 @@ def _evaluate_task(values: flags.FlagValues) -> None:
 
 COMMANDS = {
     "evaluate": Command(
-        "evaluate checkpoints of a run on held-out text, or the vectors of a model",
+        "evaluate checkpoints of a run, or any model: held-out text, minimal pairs, vectors",
         "bert-jax evaluate --workdir=run --all",
         _define_evaluate,
         _run_evaluate,

@@ -45,7 +45,7 @@ def task_of(folder: epath.PathLike) -> str:
     return str(known["config"].get("task", {}).get("name", "")) if known else ""
 
 
-def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -> Config:
+def pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -> Config:
     """Returns the configuration of a run, evaluated on at most this many batches.
 
     Raises:
@@ -98,15 +98,15 @@ def evaluate_run(
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
-    config = _pretrained(workdir, newest, batches)
+    config = pretrained(workdir, newest, batches)
     phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
     asked = {
-        phase: [_asked(name, config, phase, pairing, masking) for name in dict.fromkeys(forms)]
+        phase: [asked_form(name, config, phase, pairing, masking) for name in dict.fromkeys(forms)]
         for phase in dict.fromkeys(phases)
     }
     path = store or find_store(workdir, config.data.store, newest["data"])
     text = _open(path, newest["data"], given=store is not None)
-    measures = {phase: [_Measure(each, text) for each in own] for phase, own in asked.items()}
+    measures = {phase: [Measure(each, text) for each in own] for phase, own in asked.items()}
     jobs = [(meta, measures[phase]) for meta, phase in zip(metas, phases, strict=True)]
     begun = time.perf_counter()
     records, values = _evaluate(workdir, jobs, weights, by_example=examples is not None)
@@ -142,7 +142,7 @@ def _about(
     }
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A form, and the configuration of the run with it in its only phase."""
 
     name: str
@@ -150,19 +150,21 @@ class _Asked(NamedTuple):
     config: Config
 
 
-def _asked(
+def asked_form(
     name: str, config: Config, phase: PhaseConfig, pairing: str | None, masking: str | None
-) -> _Asked:
+) -> Asked:
+    """Returns the form of this name for a phase of a run; UserError as `EvalSetting.parse` and
+    `EvalSetting.apply`."""
     if name == OWN:
         form = EvalSetting.of(config, phase, pairing=pairing, masking=masking)
     else:
         form = EvalSetting.parse(name, phase.seq_length)
-    return _Asked(name, form, form.apply(config, phase))
+    return Asked(name, form, form.apply(config, phase))
 
 
 def _evaluate(
     workdir: Workdir,
-    jobs: "Sequence[tuple[Mapping[str, Any], Sequence[_Measure]]]",
+    jobs: "Sequence[tuple[Mapping[str, Any], Sequence[Measure]]]",
     weights: Weights,
     *,
     by_example: bool,
@@ -207,10 +209,10 @@ def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
     return store
 
 
-class _Measure:
+class Measure:
     """Evaluates parameters in a form, on as many devices as divide its batch."""
 
-    def __init__(self, asked: _Asked, store: TokenStore):
+    def __init__(self, asked: Asked, store: TokenStore):
         config, (phase,) = asked.config, asked.config.phases
         self.name, self.held_out = asked.name, HeldOut(config, phase, store)
         self.about = {

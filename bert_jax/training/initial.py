@@ -38,7 +38,12 @@ from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import storage_errors
 from bert_jax.training import claim, optimizer_state
-from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
+from bert_jax.training.initial_vocabulary import (
+    VocabularyRows,
+    extended,
+    first_difference,
+    replaced,
+)
 from bert_jax.training.optimizer_state import OptimizerState
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
@@ -343,8 +348,7 @@ def _vocabulary(
             return extended(theirs, ours)
         except UserError as error:
             raise UserError(f"config.init={folder}: {error}") from None
-    same_size = theirs.vocab_size == ours.vocab_size
-    if same_size and all(theirs.token(i) == ours.token(i) for i in range(ours.vocab_size)):
+    if not first_difference(theirs, ours):
         return None
     raise UserError(
         f"config.init={folder}: its vocabulary is not that of the store {data.path}; build the "

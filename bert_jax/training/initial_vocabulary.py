@@ -57,6 +57,21 @@ class VocabularyRows:
         return text + (f" ({without:,} have none: means of all rows)" if without else "")
 
 
+def first_difference(theirs: Tokenizer, ours: Tokenizer) -> str:
+    """Returns the first entry that differs between a model's vocabulary and a store's, in words; ""
+    if they are the same."""
+    for entry in range(max(theirs.vocab_size, ours.vocab_size)):
+        there, here = (
+            repr(one.token(entry)) if entry < one.vocab_size else "missing"
+            for one in (theirs, ours)
+        )
+        if there != here:
+            return (
+                f"entry {entry} of the model's vocabulary is {there}, that of the store is {here}"
+            )
+    return ""
+
+
 def extended(theirs: Tokenizer, ours: Tokenizer) -> VocabularyRows:
     """Returns the rows of a vocabulary that has all entries of the model's, then new ones.
 

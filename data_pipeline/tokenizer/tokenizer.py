@@ -4,6 +4,8 @@ Every kind is converted to a tokenizer.json of the `tokenizers` library, which d
 wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
+# Over 300 lines: one class, all of whose methods read one tokenizer.json.
+
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +31,7 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     find_word_starts,
     is_byte_level,
     needs_space,
+    replaced_space,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 from bert_jax.errors import UserError, import_hint
@@ -253,6 +256,22 @@ class Tokenizer:
             (self._known(encoding.ids), piece_spans(text, encoding.offsets))
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids of each text, as `encode_texts`, and the number of each piece's word,
+        int64 [n]: that of transformers' `word_ids`, or where nothing cuts a text at spaces, as
+        Gemma's, that of the parts between them."""
+        space = replaced_space(json.loads(self.json))
+        with self._errors():
+            encodings = self._reader.encode_batch(list(texts), add_special_tokens=False)
+        words = [
+            np.cumsum([piece.startswith(space) for piece in encoding.tokens])
+            if space
+            else np.array(encoding.word_ids, np.int64)
+            for encoding in encodings
+        ]
+        ids = [self._known(encoding.ids) for encoding in encodings]
+        return list(zip(ids, words, strict=True))
 
     def _known(self, ids: Iterable[int]) -> np.ndarray:
         """Returns ids, uint32, those of pieces without an entry replaced by that of [UNK]."""

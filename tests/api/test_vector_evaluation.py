@@ -10,7 +10,7 @@ from scipy import stats
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.api.vector_evaluation import load_model
+from bert_jax.api.vector_evaluation import evaluate_scored_pairs, load_model
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.finetune.tasks.retrieval_files import read_retrieval, read_scored_pairs
@@ -197,6 +197,12 @@ def test_a_run_has_the_vectors_of_its_export(tokenizer, tmp_path):
     texts = [text for text, _, _ in PAIRS]
     of_run = load_model(f"{workdir}@2").encode(texts)
     np.testing.assert_allclose(of_run, bert_jax.load(tmp_path / "out").encode(texts), atol=1e-6)
+    path = write_pairs(tmp_path / "pairs.tsv")
+    found = evaluate_scored_pairs(f"{workdir}@2", path, [f"{tmp_path}/out"])
+    read = "reads the first 40 tokens of a text, specials included"
+    assert found.notes == [
+        f"{workdir}@2: {read}; trained on examples of up to 24", f"{tmp_path}/out: {read}",
+    ]  # fmt: skip
 
 
 def test_a_prompt_that_is_not_there_is_one_line(folder):

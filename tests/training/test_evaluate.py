@@ -406,6 +406,53 @@ def test_a_form_that_does_not_exist_is_one_line(name, reason, run, capsys):
     assert reason in err
 
 
+@pytest.mark.slow
+def test_a_model_is_measured_as_its_run(run, store, capsys, tmp_path):
+    """The run by --model, with nothing written into it; and its export, by the defaults of a
+    folder, which are the shape of the last phase."""
+    _, (own,), _, _ = evaluate(run, capsys)
+    assert cli.main(["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'out'}"]) == 0
+    before = (run / "evaluations.jsonl").read_bytes()
+    for model in (f"{run}@12", f"{tmp_path}/out"):
+        capsys.readouterr()
+        words = ["evaluate", f"--model={model}", f"--store={store.path}", "--json"]
+        assert cli.main(words) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        found = {(row["measure"], row["model"]): row for row in rows}
+        for name, trivial in (("mlm", "unigram"), ("nsp", "constant")):
+            for what in ("loss", "accuracy"):
+                row = found[f"{name.upper()} {what}", model]
+                value, margin = own[f"{name}/{what}"], own[f"{name}/{what}_margin"]
+                assert row["value"] == pytest.approx(value, abs=1e-6)
+                assert row["n"] == own[f"{name}/count"]
+                assert row["low"] == pytest.approx(max(value - margin, 0), abs=1e-6)
+                baseline = found[f"{name.upper()} {what}", trivial]["value"]
+                assert baseline == pytest.approx(own[f"{name}/baseline_{what}"], abs=1e-6)
+        assert found["loss of all held-out tokens", "bigram"]["n"] == len(store.held_out.tokens)
+    assert (run / "evaluations.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_model_is_measured_in_other_forms(run, store, capsys):
+    """A limit of --batches counts as in the run; forms are told apart in the table."""
+    forms = ("--form=single/span", "--form=full_sentences/token:16")
+    _, added, _, _ = evaluate(run, capsys, *forms, "--batches=1")
+    words = ["evaluate", f"--model={run}", f"--store={store.path}", "--batches=1", *forms]
+    assert cli.main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    losses = [row["value"] for row in rows if row["measure"].startswith("MLM loss (")]
+    assert losses[::2] == pytest.approx([record["mlm/loss"] for record in added], abs=1e-6)
+
+
+def test_a_store_of_another_vocabulary_is_one_line(run, capsys, tmp_path):
+    """With the first entry that differs."""
+    other = small_store(tmp_path / "other", words="v")
+    assert cli.main(["evaluate", f"--model={run}", f"--store={other.path}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "its vocabulary is not the model's: entry 5 of the model's vocabulary is 'w0'" in line
+    assert "that of the store is 'v0'; build the store with the tokenizer of" in line
+
+
 def test_a_file_of_examples_replaces_only_another_one(run, capsys, tmp_path):
     file = tmp_path / "notes.npz"
     file.write_text("mine")

@@ -12,6 +12,7 @@ from corpus import small_config, small_store
 from exported import random_params
 from small import COMPUTE
 
+from bert_jax.api.held_out_evaluation import evaluate_held_out
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -101,3 +102,19 @@ def test_the_loss_of_exported_rows_is_ours(
     ours = ours_on(config, store, params, split)
     np.testing.assert_allclose(their_loss(theirs, tmp_path / "out"), ours["loss"], atol=1e-5)
     np.testing.assert_allclose(ours["loss"], ours["mlm/loss"] + ours["nsp/loss"], rtol=1e-6)
+
+
+def test_the_loss_of_a_folder_on_a_store_is_transformers(
+    config: Config, store: TokenStore, theirs: Any, tmp_path: Path
+) -> None:
+    """`evaluate --model --store`, which does not know how the folder was trained."""
+    export_examples(
+        str(store.path), config, str(tmp_path / "out"),
+        phase=0, split_name="held_out", epochs=1, format_name="parquet",
+    )  # fmt: skip
+    found = evaluate_held_out(theirs.name_or_path, store.path)
+    losses = {
+        row.measure: row.found.value for row in found.rows if row.model == theirs.name_or_path
+    }
+    ours = losses["MLM loss"] + losses["NSP loss"]
+    np.testing.assert_allclose(their_loss(theirs, tmp_path / "out"), ours, atol=1e-5)

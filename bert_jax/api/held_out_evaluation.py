@@ -1,0 +1,197 @@
+"""`bert-jax evaluate --model --store`: held-out losses of any model, with the evaluation of a run.
+
+A run is measured as it was trained: its form, its length, its dtype. A folder does not say how it
+was trained: pairs if it has that head, 15 % of the tokens of examples of 128, float32.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import jax
+from etils import epath
+
+from bert_jax.ablation.intervals import Interval
+from bert_jax.api.evaluation_table import Evaluation, Row, Value
+from bert_jax.api.masked_scores import check_masked_head
+from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.schema import (
+    ComputeConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PhaseConfig,
+)
+from bert_jax.config.serialization import from_dict
+from bert_jax.convert.sources import read_model, read_run_tokenizer
+from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
+from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.metrics.run_records import is_finite, objectives_in
+from bert_jax.objectives.known_objectives import head_title, learned_by
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.next_sentence import NEXT_SENTENCE
+from bert_jax.objectives.sentence_order import SENTENCE_ORDER
+from bert_jax.runtime.console import progress
+from bert_jax.training.eval_setting import OWN
+from bert_jax.training.evaluate import Measure, asked_form, pretrained
+from bert_jax.training.initial_vocabulary import first_difference
+from bert_jax.workdir.layout import Workdir, split_step
+
+_LENGTH: Final = 128
+_ROWS, _PARTS = 256, 8  # rows that --batches counts, and batches that they are computed in
+_BY_DOCUMENTS: Final = "Student's t over the documents, weighted by their predictions"
+
+
+class _Subject(NamedTuple):
+    """A model to evaluate.
+
+    Attributes:
+        config: its phase `phase` is that of its weights.
+        held_out: digest of the text that was held out of its training; "" if it is not known.
+        precision: of matrix products, None for that of the run.
+    """
+
+    params: dict[str, Any]
+    config: Config
+    phase: PhaseConfig
+    tokenizer: Tokenizer
+    held_out: str
+    precision: str | None
+
+
+def evaluate_held_out(
+    model: str,
+    store: epath.PathLike,
+    *,
+    batches: int = 0,
+    forms: Sequence[str] = (OWN,),
+    pairing: str | None = None,
+    masking: str | None = None,
+) -> Evaluation:
+    """Returns losses and accuracies of held-out text beside their baselines, for each form.
+
+    Args:
+        model: as `read_model` takes it.
+        store: with the model's vocabulary.
+        batches, forms, pairing, masking: as `evaluate_run` takes them; of a folder, a batch has 256
+            rows.
+
+    Raises:
+        UserError: the model cannot be read or predicts no masked tokens, the store has another
+            vocabulary or no held-out text, no such form, or the model has no head for its pairing.
+    """
+    text = open_store(store)
+    run = Workdir.open(split_step(model)[0])
+    named = [pairing or "", *(form.partition("/")[0] for form in forms)]
+    pairs = next((name for name in named if name in PAIRS), None)
+    subject = _of_run(model, run, batches) if run.is_run() else _of_folder(model, pairs, batches)
+    if MASKED_LM.name not in learned_by(subject.config):
+        raise UserError(f"{model}: trained without masked tokens; give a run that learned them")
+    if different := first_difference(subject.tokenizer, Tokenizer.load(text.tokenizer_path)):
+        raise UserError(
+            f"{store}: its vocabulary is not the model's: {different}; build the store with the "
+            f"tokenizer of {model}"
+        )
+    asked = [
+        asked_form(name, subject.config, subject.phase, pairing, masking)
+        for name in dict.fromkeys(forms)
+    ]
+    measures = [Measure(each, text) for each in asked]
+    rows, shown = list[Row](), list[str]()
+    total = sum(measure.held_out.num_batches for measure in measures)
+    with progress("batches", total) as bar, jax.default_matmul_precision(subject.precision):
+        for measure in measures:
+            scalars, _ = measure.evaluate(subject.params, bar)
+            rows += _rows(scalars, model, f" ({measure.name})" if len(measures) > 1 else "")
+            shown.append(_shown(measure, scalars))
+    whole = len(text.held_out.tokens)
+    for name, value in (("unigram", unigram_loss(text)), ("bigram", bigram_loss(text))):
+        rows.append(Row("loss of all held-out tokens", name, whole, Value(value, None), None))
+    return Evaluation(
+        str(store),
+        f"{'; '.join(shown)}; losses in nats",
+        _BY_DOCUMENTS,
+        rows,
+        _notes(subject, text),
+    )
+
+
+def _of_run(model: str, run: Workdir, batches: int) -> _Subject:
+    """Reads a checkpoint; UserError if the run was fine-tuned."""
+    (step,) = find_steps(run, split_step(model)[1])
+    meta = read_own_meta(run, step, known_run(run))
+    config = pretrained(run, meta, batches)
+    phase = from_dict(meta["config"], Config).phases[meta["phase"]]
+    params, tokenizer = read_params(run, meta), read_run_tokenizer(run, meta)
+    return _Subject(params, config, phase, tokenizer, meta["data"].get("held_out", ""), None)
+
+
+def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
+    """Reads any other model; pairs: the pairing with labels that is asked for."""
+    read = read_model(model)
+    check_masked_head(read)
+    has_pairs = NEXT_SENTENCE.head in read.params
+    if pairs and not has_pairs:
+        title = head_title(NEXT_SENTENCE.head)
+        raise UserError(
+            f"{model}: no {title}, so pairing={pairs} has nothing to measure; full_sentences, "
+            "doc_sentences and single work with any model"
+        )
+    config = _config_of(read.config, has_pairs, pairs, batches)
+    (phase,) = config.phases
+    return _Subject(dict(read.params), config, phase, read.tokenizer, "", "highest")
+
+
+def _config_of(model: ModelConfig, has_pairs: bool, pairs: str | None, batches: int) -> Config:
+    """Returns the configuration of a run whose evaluation measures a model."""
+    # Both kinds of pairs have one head; of the released models ALBERT's learned the order.
+    own = SENTENCE_ORDER.name if model.layout == "albert" else NEXT_SENTENCE.name
+    length = min(_LENGTH, model.max_position_embeddings)
+    slots = max(1, math.ceil(DataConfig().mask_rate * length))
+    phase = PhaseConfig(
+        steps=1, batch_size=_ROWS, micro_batches=_PARTS, seq_length=length, max_predictions=slots
+    )
+    return Config(
+        model=model,
+        data=from_dict({"pairing": (pairs or own) if has_pairs else "full_sentences"}, DataConfig),
+        phases=(phase,),
+        compute=ComputeConfig.plain(),
+        evaluation=EvaluationConfig(batches=batches),
+    )
+
+
+def _rows(scalars: Mapping[str, Any], model: str, form: str) -> list[Row]:
+    """Returns the measures of each objective, each before its baseline."""
+    rows = []
+    for name in objectives_in(scalars):
+        n = int(scalars[f"{name}/count"])
+        trivial = "constant" if f"{name}/source_accuracy" in scalars else "unigram"
+        for what, least, most in (("loss", 0.0, float("inf")), ("accuracy", 0.0, 1.0)):
+            if (value := scalars.get(f"{name}/{what}")) is None:
+                continue
+            margin, interval = scalars.get(f"{name}/{what}_margin"), None
+            if is_finite(margin) and margin:  # 0 where all documents are alike, which is no width
+                interval = Interval(max(value - margin, least), min(value + margin, most))
+            measure = f"{name.upper()} {what}{form}"
+            rows.append(Row(measure, model, n, Value(value, interval), None))
+            if (baseline := scalars.get(f"{name}/baseline_{what}")) is not None:
+                rows.append(Row(measure, trivial, n, Value(baseline, None), None))
+    return rows
+
+
+def _shown(measure: Measure, scalars: Mapping[str, Any]) -> str:
+    about = measure.about
+    return (
+        f"{about['pairing']}/{about['masking']}@{about['mask_rate']:g}:{about['seq_length']}, "
+        f"{about['rows']:,} rows of {scalars['documents']:,.0f} documents"
+    )
+
+
+def _notes(subject: _Subject, text: TokenStore) -> list[str]:
+    if subject.held_out in ("", text.held_out.digest):
+        return []
+    return ["the held-out text is not the run's, which may have been trained on some of it"]
