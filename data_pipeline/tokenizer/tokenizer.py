@@ -31,7 +31,7 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     needs_space,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
-from bert_jax.errors import UserError, import_hint
+from bert_jax.errors import UserError, hub_hint
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.storage.read_files import path_of, read_bytes
@@ -114,8 +114,7 @@ class Tokenizer:
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = path_of(str(path))
-        hint = "" if is_remote(path) or path.exists() else import_hint(str(path))
-        hint += ", and pass the tokenizer.json there" if hint else ""
+        hint = "" if is_remote(path) or path.exists() else hub_hint(str(path))
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
             data = read_bytes(path, TOKENIZER)
         if path.suffix == ".model":

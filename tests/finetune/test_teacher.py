@@ -335,7 +335,7 @@ def test_seeds_ask_the_teacher_once(
     ("changes", "message"),
     [
         ({"task__teacher": "nowhere"}, "config.task.teacher=nowhere: no such folder; give that"),
-        ({"task__teacher": "hf:a/b"}, "config.task.teacher=hf:a/b: import it first: "),
+        ({"task__teacher": "a/b"}, "; did you mean hf:a/b, a model on the Hugging Face hub?"),
         (
             {"task__name": "tagging"},
             "its sequence-classification head is for single_label_classification, the task needs "
