@@ -8,6 +8,8 @@ In a process a name means one commit, that which it meant when it was first aske
 token store record it (`recorded`), and what resumes or builds them again takes the same (`use`).
 """
 
+import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -152,10 +154,11 @@ def files_of(name: HubName) -> list[str]:
         UserError: as `fetch`.
     """
     import huggingface_hub
+    from huggingface_hub import errors
 
     at = name.at(commit_of(name))
     if cached := getattr(huggingface_hub, "get_cached_repo_tree", None):  # not in older releases
-        with suppress(huggingface_hub.errors.CachedRepoTreeNotFoundError):
+        with suppress(errors.CachedRepoTreeNotFoundError):
             listed = cached(at.repository, repo_type=at.kind, revision=at.revision)
             return sorted(entry.path for entry in listed)
     with hub_errors(name):
@@ -175,10 +178,15 @@ def files_of(name: HubName) -> list[str]:
 
 @contextmanager
 def hub_errors(name: HubName) -> Iterator[None]:
-    """Turns what the client raises into a UserError that says what to do."""
+    """Turns what the client raises into a UserError that says what to do; its warnings, which say
+    the same of each attempt, and with the signed address of a file, are left out."""
     from huggingface_hub import errors
 
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
     try:
+        if not os.environ.get("HF_HUB_VERBOSITY"):
+            log.setLevel(logging.ERROR)
         yield
     except errors.GatedRepoError:
         raise UserError(f"{name}: access must be requested on its page; set HF_TOKEN") from None
@@ -194,6 +202,8 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if not _is_of_client(error):
             raise
         raise UserError(f"{name}: {_explained(error)}") from None
+    finally:
+        log.setLevel(level)
 
 
 def _explained(error: BaseException) -> str:

@@ -58,7 +58,7 @@ class Hub:
     def answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Returns status, headers and body; a body that is cut is half of it."""
         self.requests.append(url)
-        self.asked.append(f"{method} {url}")
+        self.asked.append(f"{method} {url} {headers.get('Range', '')}".strip())
         path = urlparse(url).path
         for pattern, status in self.refused.items():
             if re.search(pattern, path):
@@ -190,7 +190,7 @@ def serve(hub: Hub) -> Iterator[Hub]:
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
     try:
         yield hub
@@ -201,10 +201,16 @@ def serve(hub: Hub) -> Iterator[Hub]:
 
 def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     """As HF_ENDPOINT, which is read when the library is imported; names mean nothing yet."""
+    from huggingface_hub import utils
+
     from bert_jax.storage import hub
 
     template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for module in ("constants", "file_download"):  # which copies it in some releases
+        name = f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE"
+        monkeypatch.setattr(name, template, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    if reset := getattr(utils, "reset_sessions", None):  # of releases before 1
+        reset()
     hub.forget()
