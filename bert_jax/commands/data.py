@@ -27,6 +27,8 @@ def _define_source(values: flags.FlagValues) -> None:
     define_input(values, "source", text, locate=_text_of, repeated=True)
     folder = "where the prepared datasets are, for --source=tfds:NAME (default: as in tfds.load)"
     define_input(values, "data_dir", folder)
+    partial = "take the first part of a split of --source=hf:NAME of which the hub has no more"
+    flags.DEFINE_bool("allow_partial", False, partial, flag_values=values)
 
 
 def _text_of(text: str, values: flags.FlagValues) -> list[Path]:
@@ -46,7 +48,8 @@ def _source(text: str, values: flags.FlagValues) -> "SourceSpec":
     from bert_jax.data_pipeline import sources
 
     try:
-        return sources.parse_source(text, values.data_dir or "")
+        partial = values.allow_partial
+        return sources.parse_source(text, values.data_dir or "", allow_partial=partial)
     except UserError as error:
         kind = text.partition(":")[0]
         if kind in sources.KINDS or "work" not in values or not values.out:
@@ -125,9 +128,10 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
     from bert_jax.convert.sources import load_tokenizer
-    from bert_jax.data_pipeline.store_build.build import build_shards, build_store
+    from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 
     sources = _sources(values)
+    use_recorded(values.out, values.work)
     tokenizer = load_tokenizer(values.tokenizer, lowercase=not values.cased)
     common = {name: values[name].value for name in ("dedup", "work", "workers", "strict")}
     if shard:

@@ -198,7 +198,9 @@ def load_tokenizer(source: Path | str, *, lowercase: bool | None = None) -> Toke
     if not hub.is_hub(source):
         return Tokenizer.load(source, lowercase=lowercase)
     with local_folder(str(source), weights=False) as folder:
-        return read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
+        found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
+    found.commits = hub.recorded([hub.parse_model(str(source))])
+    return found
 
 
 @contextmanager

@@ -11,6 +11,7 @@ token store record it (`recorded`), and what resumes or builds them again takes 
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from bert_jax.storage.remote import without_secrets
 
 MODEL_FORM: Final = f"{PREFIX}OWNER/NAME[@REVISION]"
 DATASET_FORM: Final = f"{PREFIX}OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
+TRAIN: Final = "train"  # the split that is meant without one
 Kind = Literal["model", "dataset"]
 _NAME: Final = re.compile(
     rf"{PREFIX}(?P<repository>[^/:@]+(?:/[^/:@]+)?)(?:/(?P<config>[^:@]+))?"
@@ -32,6 +34,10 @@ _COMMIT: Final = re.compile("[0-9a-f]{40}")
 # Packages whose exceptions say that the hub was not reached, by the releases of the client.
 _NETWORK: Final = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "hf_xet")
 _commits: dict[str, str] = {}  # key of a name -> what it means in this process
+
+
+class NoRevisionError(UserError):
+    """A repository has no such revision."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,8 @@ class HubName:
         return replace(self, revision=revision)
 
     def __str__(self) -> str:
-        config, split = self.config and f"/{self.config}", self.split and f":{self.split}"
+        config = self.config and f"/{self.config}"
+        split = f":{self.split}" if self.split not in ("", TRAIN) else ""
         revision = self.revision and f"@{self.revision}"
         return f"{PREFIX}{self.repository}{config}{split}{revision}"
 
@@ -87,7 +94,7 @@ def parse_dataset(name: str) -> HubName:
     if not found or "/" not in found["repository"]:
         raise UserError(f"{name}: not a dataset's name; write {DATASET_FORM}")
     parts = {part: found[part] or "" for part in ("config", "split", "revision")}
-    return HubName("dataset", found["repository"], **{**parts, "split": parts["split"] or "train"})
+    return HubName("dataset", found["repository"], **{**parts, "split": parts["split"] or TRAIN})
 
 
 def use(commits: Mapping[str, str]) -> None:
@@ -179,9 +186,12 @@ def files_of(name: HubName) -> list[str]:
 @contextmanager
 def hub_errors(name: HubName) -> Iterator[None]:
     """Turns what the client raises into a UserError that says what to do; its warnings, which say
-    the same of each attempt, and with the signed address of a file, are left out."""
-    from huggingface_hub import errors
+    the same of each attempt, and with the signed address of a file, are left out, and its bars
+    where there is no terminal."""
+    from huggingface_hub import constants, errors, utils
 
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not sys.stderr.isatty():
+        utils.disable_progress_bars()
     log = logging.getLogger("huggingface_hub")
     level = log.level
     try:
@@ -191,7 +201,9 @@ def hub_errors(name: HubName) -> Iterator[None]:
     except errors.GatedRepoError:
         raise UserError(f"{name}: access must be requested on its page; set HF_TOKEN") from None
     except errors.RevisionNotFoundError:
-        raise UserError(f"{name}: no such revision; give a branch, a tag or a commit") from None
+        raise NoRevisionError(
+            f"{name}: no such revision; give a branch, a tag or a commit"
+        ) from None
     except errors.RepositoryNotFoundError:
         raise UserError(
             f"{name}: no such {name.kind}; check the name, or set HF_TOKEN if it is private"

@@ -5,7 +5,7 @@ wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
@@ -69,6 +69,7 @@ class Tokenizer:
             name in transformers; else it is the special token.
         vocab_size: number of ids.
         special: ids of the five special tokens.
+        commits: of the model on the hub that it is of, see `hub.recorded`.
         has_unknown_pieces: whether the tokenizers library has more ids, all unknown: fast_bpe.py.
     """
 
@@ -86,6 +87,7 @@ class Tokenizer:
         self._name = name
         self.json, self.split_special_tokens = data, split_special_tokens
         self.digest = sha256(data)
+        self.commits: Mapping[str, str] = {}
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
         last = self._encoder.get_vocab_size(with_added_tokens=True) - 1
