@@ -155,10 +155,10 @@ def fetch(name: HubName, patterns: Sequence[str], left_out: Sequence[str] = ()) 
 
 
 def files_of(name: HubName) -> list[str]:
-    """Returns the paths of all files in a repository; without a network those that its cache knows.
+    """Returns the paths of all files in a repository; errors as `fetch`.
 
-    Raises:
-        UserError: as `fetch`.
+    Without a network, the client must be of a release that keeps the list in its cache: what older
+    ones have there may be a part.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -169,18 +169,8 @@ def files_of(name: HubName) -> list[str]:
             listed = cached(at.repository, repo_type=at.kind, revision=at.revision)
             return sorted(entry.path for entry in listed)
     with hub_errors(name):
-        try:
-            listed = huggingface_hub.HfApi().list_repo_files(
-                at.repository, repo_type=at.kind, revision=at.revision
-            )
-        except Exception as error:
-            if not _is_unreachable(error):
-                raise
-            folder = fetch(at, ["README.md"])
-            listed = [
-                path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-            ]
-    return sorted(listed)
+        api = huggingface_hub.HfApi()
+        return sorted(api.list_repo_files(at.repository, repo_type=at.kind, revision=at.revision))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.sources.arrow_batches import check_arrow
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
-from bert_jax.errors import UserError, count, first_few, nearest_name
+from bert_jax.errors import UserError, first_few, nearest_name
 from bert_jax.storage import hub
 from bert_jax.storage.hub import HubName
 from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
@@ -47,13 +47,7 @@ def find(spec: SourceSpec) -> Found:
     files = _split(name, configs, allow_partial=spec.allow_partial)
     folder = hub.fetch(at, [_escaped(file) for file in files])
     paths = sorted(folder / file for file in files)
-    if missing := [path.name for path in paths if not path.is_file()]:
-        raise UserError(
-            f"{name}: {count(len(missing), 'file')} of {len(paths):,} are not in the cache, such "
-            f"as {missing[0]}; run the same command again with a network"
-        )
-    commits = hub.recorded([name, at])
-    return Found(paths, {}, base=folder, commits=commits)
+    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
 
 
 def _of_card(name: HubName) -> tuple[HubName, Configs]:

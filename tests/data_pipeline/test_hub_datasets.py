@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from hub_server import Files, Hub, commit_of, serve, use_endpoint
 from row_files import write_parquet
@@ -158,10 +159,10 @@ def test_a_store_has_the_commits_and_is_built_again_from_them(
     files = {"README.md": card("new.simple"), "new.simple/train-0.parquet": rows(tmp_path, "z")}
     server.move("org/wiki", "main", files, kind="datasets")
     hub.forget()
-    asked = len(server.requests)
+    server.requests.clear()
     assert build(tmp_path / "store") == DONE
     assert "already built from the same text" in capsys.readouterr().err
-    assert len(server.requests) == asked
+    assert not any("/main" in path for path in server.requests)
     hub.forget()
     assert build(tmp_path / "other") == DONE
     later = json.loads((tmp_path / "other/manifest.json").read_text())
@@ -190,6 +191,9 @@ def test_a_build_goes_on_with_the_commits_that_it_began_with(
     assert recorded["datasets/org/wiki"] == commit_of("main")
 
 
+@pytest.mark.skipif(
+    not hasattr(huggingface_hub, "get_cached_repo_tree"), reason="a release that keeps no list"
+)
 def test_without_a_network_the_cache_is_enough_or_is_said_to_lack_files(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

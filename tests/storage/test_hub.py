@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from hub_server import Hub, commit_of, serve, use_endpoint
 
@@ -148,12 +149,16 @@ def test_what_is_not_there(name: str, message: str, server: Hub) -> None:
 
 def test_what_the_cache_has_needs_no_network(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = hub.fetch(NAME, ["*"])
-    listed = hub.files_of(NAME)
+    keeps_list = hasattr(huggingface_hub, "get_cached_repo_tree")
     for fault in (gone, offline):
         hub.forget()
         fault(server, monkeypatch)
         assert hub.fetch(NAME, ["*"]) == folder
-        assert hub.files_of(NAME) == listed
+        if keeps_list:
+            assert hub.files_of(NAME) == sorted(FILES)
+        else:
+            with pytest.raises(UserError, match="cache"):
+                hub.files_of(NAME)
 
 
 FETCH = """
