@@ -444,22 +444,21 @@ def load(path: Path | str) -> Model:
     `sentence-transformers` wrote.
 
     Args:
-        path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
-            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT, ALBERT or ELECTRA; or
-            hf:OWNER/NAME[@REVISION], such a model on the Hugging Face hub. One saved without some
-            of its heads can be loaded; methods that need them raise. What a folder of
-            sentence-transformers has besides makes the vectors of `encode`.
+        path: a local folder, or hf:OWNER/NAME[@REVISION] on the Hugging Face hub, of a BERT,
+            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT, ALBERT or ELECTRA, with
+            its tokenizer. One saved without some of its heads can be loaded; methods that need them
+            raise. What makes vectors of texts in sentence-transformers makes those of `encode`.
 
     Raises:
-        UserError: no such folder or model, a file that is missing or damaged, weights that are not
-            finite, or an unsupported variant of BERT; the message has the remedy.
+        UserError: no such model, a file that is missing or damaged, weights that are not finite, or
+            an unsupported variant of BERT; the message has the remedy.
     """
     with model_folder(path) as folder:
-        stored = read_folder(folder)
-        tensors, config, pad = stored.tensors, stored.config, stored.pad_token_id
-        params = weights.from_transformers(tensors, config, pad)
+        found = read_folder(folder)
+        config, pad = found.config, found.pad_token_id
+        params = weights.from_transformers(found.tensors, config, pad)
     groups = frozenset(weights.groups_in(params))
-    return Model(config, params, stored.tokenizer, groups, stored.sentence, pad)
+    return Model(config, params, found.tokenizer, groups, found.sentence, pad)
 
 
 def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:

@@ -48,8 +48,7 @@ def _source(text: str, values: flags.FlagValues) -> "SourceSpec":
     from bert_jax.data_pipeline import sources
 
     try:
-        partial = values.allow_partial
-        return sources.parse_source(text, values.data_dir or "", allow_partial=partial)
+        return sources.parse_source(text, values.data_dir or "", values.allow_partial)
     except UserError as error:
         kind = text.partition(":")[0]
         if kind in sources.KINDS or "work" not in values or not values.out:

@@ -42,7 +42,7 @@ def finetune(
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
     with naming_modules(folder):  # of the kind of task
-        agree(config, Workdir.open(folder), job and job.peers)
+        agree(config, Workdir.open(folder), job.peers if job else None)
         data = data or open_taught(config, Workdir.open(folder))
     loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data

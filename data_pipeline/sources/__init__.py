@@ -85,7 +85,7 @@ def _known(kind: str) -> Kind:
     return KINDS[kind]
 
 
-def parse_source(text: str, data_dir: str = "", *, allow_partial: bool = False) -> SourceSpec:
+def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…]` and the options of the
     kind, of which SourceSpec has the defaults. The name defaults to the kind.
 

@@ -5,6 +5,7 @@ pure function of the files' bytes, the source's settings and the tokenizer, and 
 of these, so it is the same on every machine, and shards of other settings are others.
 """
 
+import collections
 import dataclasses
 import functools
 import importlib.metadata
@@ -101,10 +102,7 @@ def plan_units(
         settings |= {**libraries, "files": len(of_file), "text": text}
         of_sources.append(settings)
     settings = {"version": BUILD_VERSION, **versions, "tokenizer": tokenizer.digest}
-    commits = {**tokenizer.commits}
-    for result in found:
-        commits |= result.commits
-    if commits:
+    if commits := dict(collections.ChainMap(tokenizer.commits, *(dict(f.commits) for f in found))):
         settings[HUB] = commits
     return Plan(units, {**settings, "sources": of_sources})
 

@@ -5,7 +5,7 @@ wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
@@ -86,8 +86,7 @@ class Tokenizer:
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         self._name = name
         self.json, self.split_special_tokens = data, split_special_tokens
-        self.digest = sha256(data)
-        self.commits: Mapping[str, str] = {}
+        self.digest, self.commits = sha256(data), dict[str, str]()
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
         last = self._encoder.get_vocab_size(with_added_tokens=True) - 1
