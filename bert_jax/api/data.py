@@ -66,7 +66,7 @@ def build_store(
     check_language(language)
     out = build.check_out(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        build.use_recorded(out)
+        build.use_recorded([tokenizer], out)
         tokenizer = load_tokenizer(tokenizer)
     with _written(documents, out, name, language, field) as source:
         if tokenizer is None:

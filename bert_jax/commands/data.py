@@ -130,7 +130,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 
     sources = _sources(values)
-    use_recorded(values.out, values.work)
+    use_recorded([values.tokenizer, *(s.path for s in sources)], values.out, values.work)
     tokenizer = load_tokenizer(values.tokenizer, lowercase=not values.cased)
     common = {name: values[name].value for name in ("dedup", "work", "workers", "strict")}
     if shard:

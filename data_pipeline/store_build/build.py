@@ -10,7 +10,7 @@ default working folder is removed when the store is complete.
 
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -352,9 +352,14 @@ def module_of(kind: str, out: Path | str, work: Sequence[str] = ()) -> str:
     return ShardFolders(Path(out), work).module_of(kind)
 
 
-def use_recorded(out: Path | str, work: Sequence[str] = ()) -> None:
+def use_recorded(names: Iterable[object], out: Path | str, work: Sequence[str] = ()) -> None:
     """From now on, names on the hub mean the commits that the store at `out`, or its unfinished
-    build, has recorded."""
+    build, has recorded.
+
+    names: of the sources and the tokenizer; nothing is read if none is on the hub.
+    """
+    if not any(map(hub.is_hub, names)):
+        return
     if (Path(out) / MANIFEST).is_file():
         hub.use(commits_in(read_manifest(out).get("build") or {}))
     else:
