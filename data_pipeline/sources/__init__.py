@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.sources.kind import Kind, Option
 from bert_jax.data_pipeline.sources.other_kinds import naming_other_kind
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, hub_hint, nearest
 from bert_jax.extensions.registry import Registry
 from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import is_remote
@@ -105,6 +105,8 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
         form = format_of_name(Path(head))
         guess = guess_kind(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example {guess}:{head}"
+        if "/" in head and hub_hint("/".join(head.split("/")[:2])) and not form:
+            example += f", or hf:{head} for a dataset on the Hugging Face hub"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     if name in _WRITTEN:
         raise UserError(f"--source={text}: only bert_jax.build_store, in Python, takes documents")

@@ -120,6 +120,10 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ("hf:org/absent", "no such dataset; check the name"),
         ("hf:org/wiki/new.simple@v9", "no such revision; give a branch, a tag or a commit"),
         ("hf:wiki", "not a dataset's name; write hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"),
+        (
+            "org/wiki/new.simple",
+            ", or hf:org/wiki/new.simple for a dataset on the Hugging Face",
+        ),
         ("hf:org/copied,text=body", "no column 'body'; its columns are title, text"),
     ],
 )
