@@ -151,16 +151,13 @@ def _similarity(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
 
 
-def import_hint(name: str) -> str:
-    """Returns the end of an error message about a folder that is not there: how a model of this
-    name on the Hugging Face hub, with or without "hf:", is imported; "" if it cannot be such a
-    name, or is below a folder that is there."""
-    repository = name.removeprefix("hf:")
-    organization, slash, _ = repository.partition("/")
-    if not _HUB_NAME.fullmatch(repository) or (slash and os.path.isdir(organization)):
+def hub_hint(name: str) -> str:
+    """Returns the end of an error message about a folder that is not there: the model of this name
+    on the Hugging Face hub; "" if it cannot be such a name, or is below a folder that is there."""
+    organization, slash, _ = name.partition("/")
+    if not _HUB_NAME.fullmatch(name) or (slash and os.path.isdir(organization)):
         return ""
-    of_hub = "import it first" if name != repository else "if it is a model on the Hugging Face hub"
-    return f"; {of_hub}, type: bert-jax convert import --from=hf:{repository} --out=…"
+    return f"; did you mean hf:{name}, a model on the Hugging Face hub?"
 
 
 def first_few(names: Sequence[str], most: int) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
+from bert_jax.convert.sources import load_tokenizer
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write
@@ -46,8 +47,8 @@ def build_store(
         documents: any iterable, read once: strings, of which every line is a paragraph, lists of
             sentences, or mappings that hold one of these in `field`.
         out: folder of the store.
-        tokenizer: a tokenizer, or the path of a tokenizer.json, a vocab.txt or a SentencePiece
-            .model. None trains one on the documents.
+        tokenizer: a tokenizer, the path of a tokenizer.json, a vocab.txt or a SentencePiece
+            .model, or hf:OWNER/NAME, that of a model on the hub. None trains one on the documents.
         vocab_size, algorithm, lowercase: of a trained tokenizer; little text yields fewer entries.
         field: key of the text in a mapping.
         name: name of the source, used in the names of metrics.
@@ -65,7 +66,8 @@ def build_store(
     check_language(language)
     out = build.check_out(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
+        build.use_recorded([tokenizer], out)
+        tokenizer = load_tokenizer(tokenizer)
     with _written(documents, out, name, language, field) as source:
         if tokenizer is None:
             tokenizer = vocabulary.train_tokenizer(

@@ -23,6 +23,7 @@ from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
+from bert_jax.convert.sources import model_folder
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.predictor import Predictor
@@ -443,20 +444,21 @@ def load(path: Path | str) -> Model:
     `sentence-transformers` wrote.
 
     Args:
-        path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
-            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT, ALBERT or ELECTRA. One
-            saved without some of its heads can be loaded; methods that need them raise. What a
-            folder of sentence-transformers has besides makes the vectors of `encode`.
+        path: a local folder, or hf:OWNER/NAME[@REVISION] on the Hugging Face hub, of a BERT,
+            RoBERTa, DistilBERT, RoFormer, RobertaPreLayerNorm, ModernBERT, ALBERT or ELECTRA, with
+            its tokenizer. One saved without some of its heads can be loaded; methods that need them
+            raise. What makes vectors of texts in sentence-transformers makes those of `encode`.
 
     Raises:
-        UserError: no such folder, a file that is missing or damaged, weights that are not finite,
-            or an unsupported variant of BERT; the message has the remedy.
+        UserError: no such model, a file that is missing or damaged, weights that are not finite, or
+            an unsupported variant of BERT; the message has the remedy.
     """
-    folder = read_folder(Path(path))
-    tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
-    params = weights.from_transformers(tensors, config, pad)
+    with model_folder(path) as folder:
+        found = read_folder(folder)
+        config, pad = found.config, found.pad_token_id
+        params = weights.from_transformers(found.tensors, config, pad)
     groups = frozenset(weights.groups_in(params))
-    return Model(config, params, folder.tokenizer, groups, folder.sentence, pad)
+    return Model(config, params, found.tokenizer, groups, found.sentence, pad)
 
 
 def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:

@@ -55,7 +55,7 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     source = (
-        "a folder of transformers or google-research/bert, a zip of it, or hf:ORG/NAME[@REVISION]"
+        "a folder of transformers or google-research/bert, a zip of it, or hf:OWNER/NAME[@REVISION]"
     )
     define_input(values, "from", source, locate=model_paths)
     define_output(values, "out", "folder to write", export)

@@ -8,7 +8,7 @@ from absl import flags
 
 from bert_jax.commands.command import Command, need
 from bert_jax.commands.kinds import batch_file, example_folder, page, store, vocabulary, work
-from bert_jax.commands.paths import define_input, define_output, define_overwrite
+from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 from bert_jax.errors import StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALGORITHMS = ("wordpiece", "unigram", "bpe", "byte_bpe")
 SPECIAL_TOKENS = ("modernbert", "roberta")
 DEDUP = ("none", "exact", "near")
-KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
+KINDS = "a tokenizer.json, a vocab.txt, a SentencePiece .model, or hf:OWNER/NAME[@REVISION]"
 
 
 def _define_source(values: flags.FlagValues) -> None:
@@ -27,6 +27,8 @@ def _define_source(values: flags.FlagValues) -> None:
     define_input(values, "source", text, locate=_text_of, repeated=True)
     folder = "where the prepared datasets are, for --source=tfds:NAME (default: as in tfds.load)"
     define_input(values, "data_dir", folder)
+    partial = "take the first part of a split of --source=hf:NAME of which the hub has no more"
+    flags.DEFINE_bool("allow_partial", False, partial, flag_values=values)
 
 
 def _text_of(text: str, values: flags.FlagValues) -> list[Path]:
@@ -46,7 +48,7 @@ def _source(text: str, values: flags.FlagValues) -> "SourceSpec":
     from bert_jax.data_pipeline import sources
 
     try:
-        return sources.parse_source(text, values.data_dir or "")
+        return sources.parse_source(text, values.data_dir or "", values.allow_partial)
     except UserError as error:
         kind = text.partition(":")[0]
         if kind in sources.KINDS or "work" not in values or not values.out:
@@ -94,7 +96,7 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
-    define_input(values, "tokenizer", KINDS)
+    define_input(values, "tokenizer", KINDS, locate=model_paths)
     flags.DEFINE_bool("cased", False, "vocab.txt is cased", flag_values=values)
     define_output(values, "out", "folder of the new token store", store)
     share = (
@@ -124,11 +126,12 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
-    from bert_jax.data_pipeline.store_build.build import build_shards, build_store
-    from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+    from bert_jax.convert.sources import load_tokenizer
+    from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 
     sources = _sources(values)
-    tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
+    use_recorded([values.tokenizer, *(s.path for s in sources)], values.out, values.work)
+    tokenizer = load_tokenizer(values.tokenizer, lowercase=not values.cased)
     common = {name: values[name].value for name in ("dedup", "work", "workers", "strict")}
     if shard:
         number, count = shard

@@ -14,7 +14,12 @@ _DTYPES: Final = ("float32", "int8", "binary")
 
 
 def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "model", "folder of an exported or imported model", locate=model_paths)
+    define_input(
+        values,
+        "model",
+        "folder of an exported or imported model, or hf:OWNER/NAME",
+        locate=model_paths,
+    )
     define_input(values, "input", "file with a text on every line")
     out = "file to write: .npy, or .parquet with --pooling=none"
     define_output(values, "out", out, vectors)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def _define_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "model", "folder of an exported model", locate=model_paths)
+    define_input(
+        values, "model", "folder of an exported model, or hf:OWNER/NAME", locate=model_paths
+    )
     flags.DEFINE_integer("top_k", 5, "number of predictions for each mask", 1, flag_values=values)
 
 

@@ -105,17 +105,12 @@ def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
 
     inputs: by key.
     """
-    from bert_jax.convert import hub
     from bert_jax.storage.remote import is_remote
     from bert_jax.workdir.inputs import path_of_model
 
     bucket = "/".join(workdir.split("/")[:3]) if is_remote(workdir) else "gs://BUCKET"
     lines = []
     for key, given in {"workdir": workdir, **inputs}.items():
-        if given.startswith(hub.PREFIX):
-            done = f"bert-jax convert import --from={given} --out=…"
-            flag = f"--{key}={bucket}/…"
-            lines.append(f"--{key}={given}: import it first: {done}; copy it and give {flag}")
         for path in () if is_remote(given) else path_of_model(given):
             name = Path(os.path.abspath(path)).name if path else key.rpartition(".")[2]
             there = f"{bucket}/{name}"
@@ -153,14 +148,18 @@ def checks_of(
 
 
 def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
-    """Returns the files and folders that the processes read, by key."""
+    """Returns the files and folders that the processes read, by key; not what is on the hub, which
+    each host downloads."""
+    from bert_jax.storage.hub import is_hub
+
     task, required = config.task, {_STORE: config.data.store}
     others = {"config.init": config.init}
     if is_task:
         required = {"config.task.data": task.data}
         others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
         others |= {"config.task.teacher": task.teacher}
-    return required | {key: path for key, path in others.items() if path}
+    others = {key: path for key, path in others.items() if path and not is_hub(path)}
+    return required | others
 
 
 def _needed(backend: "Backend", job: "Job", inputs: dict[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ _OF_QUERIES = ("input", "top_k", "json")
 def _define_search(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_input(values, "vectors", "file of vectors that embed wrote, .npy")
     define_input(values, "texts", "file with the text of each vector on a line")
-    model = "folder of the model that embedded them, for the queries"
+    model = "folder of the model that embedded them, or hf:OWNER/NAME, for the queries"
     define_input(values, "model", model, locate=model_paths)
     define_input(values, "input", "file with a query on every line, in place of QUERY...")
     top_k = "number of texts for each query"

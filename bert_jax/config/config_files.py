@@ -22,7 +22,7 @@ from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.unknown_keys import key_hint
-from bert_jax.config.vocabulary import vocab_size
+from bert_jax.config.vocabulary import SizeOf, vocab_size
 from bert_jax.errors import UserError, nearest
 from bert_jax.storage.regular_file import check_not_special
 
@@ -100,7 +100,11 @@ def _no_model(init: str) -> None:
 
 
 def read_config(
-    values: flags.FlagValues, model_of: ModelOf = _no_model, *, offline: bool = False
+    values: flags.FlagValues,
+    model_of: ModelOf = _no_model,
+    *,
+    offline: bool = False,
+    size_of: SizeOf | None = None,
 ) -> Config:
     """Returns the parsed flag as a frozen `Config`; a run reads it by `training.resolve`.
 
@@ -111,11 +115,12 @@ def read_config(
     Args:
         model_of: reads the settings of a model, given `config.init`.
         offline: nothing in a bucket is read; the vocabulary size of a store there is the default.
+        size_of: see `vocab_size`.
 
     Raises:
         UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
-    return _config(plain(values[_FLAG].value), model_of, offline=offline)
+    return _config(plain(values[_FLAG].value), model_of, offline=offline, size_of=size_of)
 
 
 def _config(
@@ -124,6 +129,7 @@ def _config(
     previous: ModelConfig | None = None,
     *,
     offline: bool = False,
+    size_of: SizeOf | None = None,
 ) -> Config:
     """Returns values of a file as a `Config` that remembers which of them the file does not set.
 
@@ -137,28 +143,31 @@ def _config(
     model = model_of(init) if follows and init and isinstance(init, str) else None
     found = {name: getattr(model or previous, name) for name in follows}
     if _VOCABULARY in unset and not (task and model):
-        found[_VOCABULARY] = vocab_size(flat, offline=offline) or previous.vocab_size
+        size = vocab_size(flat, offline=offline, of_hub=size_of)
+        found[_VOCABULARY] = size or previous.vocab_size
     if unset:
         values["model"] |= found
     config = from_dict(values, Config)
     keys = tuple(f"model.{name}" for name in unset)
-    return config.with_unset(keys, functools.partial(_config, model_of=model_of, offline=offline))
+    again = functools.partial(_config, model_of=model_of, offline=offline, size_of=size_of)
+    return config.with_unset(keys, again)
 
 
 def load(
     name: str,
     changes: Mapping[str, Any] = MappingProxyType({}),
     model_of: ModelOf = _no_model,
+    size_of: SizeOf | None = None,
 ) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key.
 
-    model_of: as in `read_config`.
+    model_of, size_of: as in `read_config`.
 
     Raises:
         UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
             value.
     """
-    return load_values(values_of(name), changes, model_of)
+    return _config(updated(values_of(name), changes), model_of, size_of=size_of)
 
 
 def values_of(name: str) -> dict[str, Any]:

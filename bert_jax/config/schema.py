@@ -187,10 +187,11 @@ class Config:
     deadlines: DeadlineConfig = field(default=DeadlineConfig(), metadata=FREE)
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
     rtd_weight: Amount = 50.0  # of replaced-token detection in the loss, as ELECTRA's
-    # A model with the same vocabulary to learn from: a run, "run@STEP", an import or an export.
+    # A model with the same vocabulary to learn from: "run@STEP", an import, an export, or one on
+    # the hub, hf:OWNER/NAME.
     teacher: str = field(default="", metadata=FREE)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
-    # A model's folder, or a workdir, "run" or "run@STEP", to start from.
+    # A model's folder, a workdir, "run" or "run@STEP", or hf:OWNER/NAME, to start from.
     init: str = field(default="", metadata=FREE)
     # Of a run that init names; see optimizer.ema_decay.
     init_weights: Weights = field(default="last", metadata=FREE)

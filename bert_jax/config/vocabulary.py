@@ -1,17 +1,23 @@
 """The vocabulary size of a token store or a tokenizer, which a config takes unless it gives one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+# Returns the number of entries of a tokenizer on the Hugging Face hub.
+SizeOf = Callable[[str], int]
 
-def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | None:
+
+def vocab_size(
+    values: Mapping[str, Any], *, offline: bool = False, of_hub: SizeOf | None = None
+) -> int | None:
     """Returns the size of the vocabulary that a configuration names; None if none is there, which a
     run reports.
 
     Args:
         values: of the configuration, flattened.
-        offline: nothing in a bucket is read; None for it.
+        offline: nothing in a bucket or on the hub is read; None for it.
+        of_hub: asked for a tokenizer on the hub; without it, None is returned for one.
 
     Raises:
         UserError: the store or the tokenizer is damaged.
@@ -19,11 +25,14 @@ def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | Non
     if not values.get("task.name"):
         return _of_store(values.get("data.store"), offline=offline)
     tokenizer = values.get("task.tokenizer")
+    from bert_jax.storage.hub import is_hub
     from bert_jax.storage.read_files import path_of
     from bert_jax.storage.remote import is_remote, storage_errors
 
     if not isinstance(tokenizer, str) or (offline and is_remote(tokenizer)):
         return None
+    if is_hub(tokenizer):
+        return of_hub(tokenizer) if of_hub and not offline else None
     with storage_errors(tokenizer):
         if not path_of(tokenizer).is_file():
             return None

@@ -20,7 +20,7 @@ from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.store.manifest import MANIFEST
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, import_hint
+from bert_jax.errors import UserError, hub_hint
 from bert_jax.storage.regular_file import check_not_special
 
 CONFIG: Final = "config.json"
@@ -55,7 +55,7 @@ def read_folder(path: Path) -> StoredModel:
             raise UserError(f"{path}: a file; {by_import if path.suffix == '.zip' else by_folder}")
         raise UserError(
             f"{path}: no such folder; give one that `bert-jax convert export` wrote"
-            f"{import_hint(str(path))}"
+            f"{hub_hint(str(path))}"
         )
     if (path / "checkpoints").is_dir():
         raise UserError(

@@ -21,10 +21,12 @@ from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.convert import hub, weights
+from bert_jax.convert import checksums, hub_model, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
+from bert_jax.convert.sentence_encoder import encoder_folder
+from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.convert.weight_files import (
     OPTIMIZER_FILE,
     PART,
@@ -33,9 +35,9 @@ from bert_jax.convert.weight_files import (
     SETTINGS_FILES,
 )
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, import_hint
+from bert_jax.errors import UserError, hub_hint
 from bert_jax.runtime.log import logger
-from bert_jax.storage import local_copy
+from bert_jax.storage import hub, local_copy
 from bert_jax.storage.read_files import objects, path_of, read_bytes
 from bert_jax.storage.reader_errors import ZIP_ERRORS, one_line
 from bert_jax.storage.regular_file import TOKENIZER, check_not_special, check_regular
@@ -142,15 +144,17 @@ def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
 
     Args:
         source: a folder written by transformers or google-research/bert, local or in a bucket; a
-            zip of the latter; or `hf:ORG/NAME[@REVISION]`, a model on the Hugging Face hub.
-        weights: False for the settings and the tokenizer alone, if it is in a bucket.
+            zip of the latter; or `hf:OWNER/NAME[@REVISION]`, a model on the Hugging Face hub.
+        weights: False for the settings and the tokenizer alone, if it must be copied.
 
     Raises:
         UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
             or no such folder.
     """
-    if source.startswith(hub.PREFIX):
-        yield hub.download(source.removeprefix(hub.PREFIX))
+    if hub.is_hub(source):
+        folder = hub_model.download(source, weights=weights)
+        with _naming(source, folder):
+            yield folder
     elif is_remote(source):
         copy = _copied(source, weights=weights)
         with _naming(source, copy):
@@ -167,10 +171,36 @@ def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
         raise UserError(f"{source}: a file, but not a zip; give a folder or a zip with a model")
     elif not Path(source).is_dir():
         check_not_special(source)
-        on_hub = f"; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
-        raise UserError(f"{source}: no such folder{import_hint(source) or on_hub}")
+        on_hub = f"; a model on the Hugging Face hub is {hub.MODEL_FORM}"
+        raise UserError(f"{source}: no such folder{hub_hint(source) or on_hub}")
     else:
         yield Path(source)
+
+
+@contextmanager
+def model_folder(source: Path | str) -> Iterator[Path]:
+    """Yields a folder for `read_folder`: the given one, or the copy of one on the hub; errors as
+    `local_folder`."""
+    if hub.is_hub(source):
+        with local_folder(str(source)) as folder:
+            yield folder
+    else:
+        yield Path(source)
+
+
+def load_tokenizer(source: Path | str, *, lowercase: bool | None = None) -> Tokenizer:
+    """Loads a tokenizer from a file, see `Tokenizer.load`, or that of a model on the hub, with the
+    settings that its repository has.
+
+    Raises:
+        UserError: as `Tokenizer.load`, `hub.fetch` and `read_tokenizer`.
+    """
+    if not hub.is_hub(source):
+        return Tokenizer.load(source, lowercase=lowercase)
+    with local_folder(str(source), weights=False) as folder:
+        found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
+    found.commits = hub.recorded([hub.parse_model(str(source))])
+    return found
 
 
 @contextmanager

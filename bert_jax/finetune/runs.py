@@ -13,6 +13,7 @@ from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.finetune.teacher import find_teacher
 from bert_jax.training import loop
+from bert_jax.training.hub_names import agree
 from bert_jax.training.options import DEFAULTS, RunOptions
 from bert_jax.training.resolve import naming_modules
 from bert_jax.workdir.layout import Workdir
@@ -41,6 +42,7 @@ def finetune(
         StoppedError, NumbersError, StorageError: as `loop.train`.
     """
     with naming_modules(folder):  # of the kind of task
+        agree(config, Workdir.open(folder), job.peers if job else None)
         data = data or open_taught(config, Workdir.open(folder))
     loop.train(config, folder, open_data=lambda _: data, job=job, options=options)
     return data

@@ -3,7 +3,7 @@
 from bert_jax.config.schema import Config
 from bert_jax.convert import checksums
 from bert_jax.convert.sentence_encoder import encoder_folder
-from bert_jax.convert.sources import local_folder, read_trained_tokenizer
+from bert_jax.convert.sources import load_tokenizer, local_folder, read_trained_tokenizer
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -40,7 +40,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     if recorded and started and workdir.tokenizer.exists():
         return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])
     if not config.init:
-        return Tokenizer.load(config.task.tokenizer)
+        return load_tokenizer(config.task.tokenizer)
     path, _ = split_step(config.init)
     check_source(config.init)
     run = Workdir.open(path)
@@ -50,7 +50,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
         with local_folder(path, weights=False) as folder:
             found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
     given = config.task.tokenizer
-    if given and Tokenizer.load(given).digest != found.digest:
+    if given and load_tokenizer(given).digest != found.digest:
         raise UserError(
             f"config.task.tokenizer={given} is not the tokenizer of config.init={config.init}, "
             "which the model needs; leave it out"

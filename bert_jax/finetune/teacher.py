@@ -23,6 +23,7 @@ from bert_jax.finetune.tasks.kind import Arrays, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.task_kinds import kind_of_model
 from bert_jax.objectives.known_objectives import OBJECTIVES, head_title, task_of
+from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import storage_errors
@@ -143,7 +144,9 @@ def find_teacher(
     if known:
         path = path_of(split_step(source)[0])
         with storage_errors(source):
-            if not path.is_dir():
+            # One on the hub is needed again where its outputs are not there.
+            there = not workdir.teacher.exists() if hub.is_hub(source) else path.is_dir()
+            if not there:
                 return Teacher(source, kind, None, known)
     check_source(source, _KEY)
     found, own = find_model(source)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert import hub, weights
+from bert_jax.convert import weights
 from bert_jax.convert.google_bert import is_google_bert, read_adam
 from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import StoredModel
@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.publish.export import EXPORT, export
 from bert_jax.publish.model_card import Card
+from bert_jax.storage import hub
 from bert_jax.storage.outputs import check_output
 from bert_jax.training.optimizer_state import OptimizerState, of_moments
 
@@ -35,7 +36,7 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
             has not; it has no moments; or as `export`.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
-    check_output(out, EXPORT, inputs=[] if source.startswith(hub.PREFIX) else [source])
+    check_output(out, EXPORT, inputs=[] if hub.is_hub(source) else [source])
     with local_folder(source) as folder:
         model = read_stored(folder)
         _check_complete(model, source)
@@ -45,8 +46,8 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
         config, tokenizer, values = model.config, model.tokenizer, model.values
         sentence, not_read = model.sentence, model.left_out
         origin = source
-        if source.startswith(hub.PREFIX):
-            origin = f"{source.partition('@')[0]}@{folder.name}"
+        if hub.is_hub(source):
+            origin = hub.origin_of(hub.parse_model(source))
             values = {**values, ORIGIN: origin}
         card = Card(origin=origin, objectives=with_heads(params))
         del model  # its tensors; the export makes its own

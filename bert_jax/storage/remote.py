@@ -22,6 +22,7 @@ from bert_jax.storage import atomic
 from bert_jax.storage.regular_file import UnfitFileError
 from bert_jax.storage.retry import RetryPolicy, retry
 
+HUB: Final = "hf:"  # begins the name of a repository on the Hugging Face hub, see hub.py
 # Defaults for fsspec; the user's own configuration takes precedence.
 _SETTINGS: Final = {
     "use_listings_cache": False,  # a cached listing would hide what others wrote since
@@ -60,8 +61,10 @@ def is_remote(path: epath.PathLike) -> bool:
 
 
 def from_any_folder(path: str) -> str:
-    """Returns a path to record: absolute, so that commands find it from any folder; "" stays."""
-    return path if not path or is_remote(path) else os.path.abspath(path)
+    """Returns a path to record: absolute, so that commands find it from any folder; "" stays, and
+    so does the name of a repository on the hub."""
+    named = not path or is_remote(path) or path.startswith(HUB)
+    return path if named else os.path.abspath(path)
 
 
 def is_special(path: epath.PathLike) -> bool:
@@ -184,8 +187,12 @@ def reason(error: BaseException) -> str:
         return "no answer in time"
     if str(error).startswith("Forbidden") or _status(error) in (401, 403):
         return "no permission"
-    text = " ".join(_SECRET.sub(r"\1…", str(error)).split())
-    return text[:200] or type(error).__name__
+    return without_secrets(str(error))[:200] or type(error).__name__
+
+
+def without_secrets(text: str) -> str:
+    """Returns the message of a client on one line, without what its requests may carry."""
+    return " ".join(_SECRET.sub(r"\1…", text).split())
 
 
 STORAGE_RETRIES: Final = RetryPolicy(

@@ -21,18 +21,19 @@ from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.convert import hub, weights
+from bert_jax.convert import weights
 from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import local_folder, read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, import_hint
+from bert_jax.errors import UserError, hub_hint
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
+from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
@@ -65,8 +66,8 @@ class InitialState:
         digest: of the model's arrays, as it has them.
         copied: bool [V], the entries that have rows of the model; None: all.
         notes: what was made of its vocabulary and its positions, a line each.
-        origin: name and commit of a model that was imported from the hub, or from which the run
-            before started.
+        origin: name and commit of a model on the hub, or that was imported from there, or from
+            which the run before started.
     """
 
     leaves: Mapping[str, np.ndarray]
@@ -130,11 +131,15 @@ def find_initial(
 
 
 def check_source(init: str, key: str = "config.init") -> None:
-    """Raises UserError for the model of a key that is no folder, or that must be imported first."""
+    """Raises UserError for the model of a key that is no folder, or that must be imported first;
+    whether one on the hub is there, the client says when it reads it."""
+    if hub.is_hub(init):
+        hub.parse_model(init)
+        return
     path = to_path(split_step(init)[0])
     with storage_errors(init):
         is_folder, is_foreign = path.is_dir(), path.is_file() or is_google_bert(path)
-    if init.startswith(hub.PREFIX) or is_foreign:
+    if is_foreign:
         raise UserError(
             f"{key}={init}: import it first: bert-jax convert import --from={init} "
             "--out=…; then give that folder"
@@ -143,7 +148,7 @@ def check_source(init: str, key: str = "config.init") -> None:
         check_not_special(path)
         raise UserError(
             f"{key}={init}: no such folder; give that of a run, an import or an export"
-            f"{import_hint(init)}"
+            f"{hub_hint(init)}"
         )
 
 
@@ -255,6 +260,8 @@ def _read(config: Config, data: RunData) -> InitialState:
             stored = read_folder(folder)
             model, tokenizer = stored.config, stored.tokenizer
             origin = str(stored.values.get(ORIGIN, ""))
+            if hub.is_hub(path):
+                origin = hub.origin_of(hub.parse_model(path))
             if stored.sentence:
                 left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
@@ -350,9 +357,10 @@ def _vocabulary(
             raise UserError(f"config.init={folder}: {error}") from None
     if not first_difference(theirs, ours):
         return None
+    own = config.init if hub.is_hub(config.init) else folder.tokenizer
     raise UserError(
         f"config.init={folder}: its vocabulary is not that of the store {data.path}; build the "
-        f"store with --tokenizer={folder.tokenizer}, or set config.init_vocabulary to extend or "
+        f"store with --tokenizer={own}, or set config.init_vocabulary to extend or "
         "replace"
     )
 

@@ -27,8 +27,9 @@ from bert_jax.convert import checksums
 from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.errors import UserError
 from bert_jax.extensions.registry import check_rows
+from bert_jax.storage import hub
 from bert_jax.storage.remote import from_any_folder, is_remote, storage_errors
-from bert_jax.training import claim
+from bert_jax.training import claim, hub_names
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -45,7 +46,7 @@ def read_config(
 
     Args:
         workdir: of the run, see `find_architecture`.
-        offline: nothing in a bucket is read.
+        offline: nothing in a bucket or on the hub is read.
 
     Raises:
         UserError: as `config_files.read_config`, `find_architecture` and `naming_modules`.
@@ -54,10 +55,14 @@ def read_config(
         workdir = None
 
     def model_of(source: str) -> ModelConfig | None:
-        return None if offline and is_remote(source) else find_architecture(source, workdir)
+        away = offline and (is_remote(source) or hub.is_hub(source))
+        return None if away else find_architecture(source, workdir)
+
+    def size_of(tokenizer: str) -> int:
+        return _entries_of(tokenizer, workdir)
 
     with naming_modules(workdir):
-        return config_files.read_config(values, model_of, offline=offline)
+        return config_files.read_config(values, model_of, offline=offline, size_of=size_of)
 
 
 @contextlib.contextmanager
@@ -78,7 +83,7 @@ def naming_modules(workdir: epath.PathLike | None) -> Iterator[None]:
 def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key; UserError as
     `config_files.load` and `find_architecture`."""
-    return config_files.load(name, changes, find_architecture)
+    return config_files.load(name, changes, find_architecture, _entries_of)
 
 
 def resolve(
@@ -96,6 +101,7 @@ def resolve(
     """
     from bert_jax.training.time_budget import TimeBudget
 
+    hub_names.agree(config, workdir, job.peers)
     budget = TimeBudget.read(config, workdir, job, seconds)
     config, is_task = budget.config, bool(config.task.name)
     if config.teacher and (teacher := find_architecture(config.teacher)):
@@ -133,22 +139,37 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     if workdir is not None and (recorded := _recorded(source, Workdir.open(workdir))):
         return recorded
     path, _ = split_step(source)
-    run = Workdir.open(path)
-    with storage_errors(source):
-        is_model = run.config_json.is_file()  # of transformers, too
-    if not is_model:
-        return None
-    if run.is_run():
-        return _model_of(description.read_description(run))
+    if hub.is_hub(source):
+        if workdir is not None:
+            hub_names.use_recorded(workdir)
+    else:
+        run = Workdir.open(path)
+        with storage_errors(source):
+            is_model = run.config_json.is_file()  # of transformers, too
+        if not is_model:
+            return None
+        if run.is_run():
+            return _model_of(description.read_description(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
+    from bert_jax.convert.reader import CONFIG
     from bert_jax.convert.sentence_encoder import encoder_folder
     from bert_jax.convert.sources import local_folder
 
     with local_folder(path, weights=False) as copy:
         check_links(copy)
         folder, sums = encoder_folder(copy, checksums.read_checksums(copy))
-        file = folder / run.config_json.name
+        file = folder / CONFIG
         return from_config_json(read_json(file, sums), str(file))
+
+
+def _entries_of(tokenizer: str, workdir: epath.PathLike | None = None) -> int:
+    """Returns the number of entries of a tokenizer on the hub, at the commit that the run in a
+    workdir has recorded; errors as `load_tokenizer`."""
+    from bert_jax.convert.sources import load_tokenizer  # imports JAX
+
+    if workdir is not None:
+        hub_names.use_recorded(workdir)
+    return load_tokenizer(tokenizer).vocab_size
 
 
 def _recorded(source: str, run: Workdir) -> ModelConfig | None:

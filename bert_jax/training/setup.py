@@ -25,6 +25,7 @@ from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training import step as step_module
+from bert_jax.training.hub_names import commits_of
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions
@@ -152,6 +153,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         digests={**data.digests, **({"teacher": teacher.digest} if teacher else {})},
         files=data.files,
         teacher=teacher.model if teacher else None,
+        hub=commits_of(config),
     )
     peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:

@@ -57,6 +57,7 @@ def describe(
     teacher: ModelConfig | None = None,
     digests: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, Any] = MappingProxyType({}),
+    hub: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -71,6 +72,8 @@ def describe(
         teacher: the architecture of the model that pretraining learns from.
         digests: of what else it learns from.
         files: of a task, see `run_data.RunData`.
+        hub: the commits of the models on the Hugging Face hub that the configuration names, see
+            `storage.hub.recorded`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -90,6 +93,7 @@ def describe(
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
+        **({"hub": dict(hub)} if hub else {}),
         **({"files": dict(files)} if files else {}),
         **({"modules": modules} if modules else {}),
         "versions": software(),
@@ -166,6 +170,7 @@ _FORM: Final = {
     "modules?": [dict.fromkeys(("key", "what", "row", "module", "sha256"), json_record.text)],
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
+    "hub?": {str: json_record.text},
     "step_flops?": [lambda value: json_record.number(value) and value > 0],
 }
 

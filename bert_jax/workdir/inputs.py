@@ -9,6 +9,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import is_remote
 from bert_jax.workdir.layout import Workdir, split_step
@@ -43,7 +44,7 @@ def inputs_of_config(config: Any, key: str = "") -> Iterator[str]:
 
 def path_of_model(model: str) -> list[str]:
     """Returns the path of a model in a folder, a run or a step of one; none of a model on a hub."""
-    return [] if model.startswith("hf:") else [split_step(model)[0]]
+    return [] if is_hub(model) else [split_step(model)[0]]
 
 
 def inputs_of_model(model: epath.PathLike) -> Iterator[str]:

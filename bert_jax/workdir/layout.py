@@ -10,6 +10,7 @@ from pathlib import Path
 
 from etils import epath
 
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.remote import absolute, is_remote, open_path, storage_errors
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
@@ -78,7 +79,10 @@ class Workdir:
 
 
 def split_step(source: str) -> tuple[str, int | None]:
-    """Splits `run@500` into the workdir and the step; the step is None if none is given."""
+    """Splits `run@500` into the workdir and the step; the step is None if none is given, as of a
+    model on the hub, which has revisions."""
+    if is_hub(source):
+        return source, None
     match = re.fullmatch(r"(.+)@(\d+)", source)
     if match and (is_remote(source) or not Path(source).exists()):
         return match[1], int(match[2])

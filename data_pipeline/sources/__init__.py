@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.sources.kind import Kind, Option
 from bert_jax.data_pipeline.sources.other_kinds import naming_other_kind
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, hub_hint, nearest
 from bert_jax.extensions.registry import Registry
 from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import is_remote
@@ -41,6 +41,7 @@ KINDS: Final[Registry[Kind]] = Registry(
         "arrow": f"{_HERE}.arrow:KIND",
         "csv": f"{_HERE}.csv_file:KIND",
         "jsonl": f"{_HERE}.jsonl:KIND",
+        "hf": f"{_HERE}.hub_dataset:KIND",
         "tfds": f"{_HERE}.tfds:KIND",
         "python": f"{_HERE}.python_docs:KIND",
     },
@@ -84,7 +85,7 @@ def _known(kind: str) -> Kind:
     return KINDS[kind]
 
 
-def parse_source(text: str, data_dir: str = "") -> SourceSpec:
+def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…]` and the options of the
     kind, of which SourceSpec has the defaults. The name defaults to the kind.
 
@@ -93,6 +94,7 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
 
     Args:
         data_dir: where the datasets of TensorFlow Datasets are (see `tfds.KIND`).
+        allow_partial: see `SourceSpec`.
 
     Raises:
         UserError: an unknown kind, option or language, or a missing path.
@@ -103,12 +105,14 @@ def parse_source(text: str, data_dir: str = "") -> SourceSpec:
         form = format_of_name(Path(head))
         guess = guess_kind(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example {guess}:{head}"
+        if "/" in head and hub_hint("/".join(head.split("/")[:2])) and not form:
+            example += f", or hf:{head} for a dataset on the Hugging Face hub"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     if name in _WRITTEN:
         raise UserError(f"--source={text}: only bert_jax.build_store, in Python, takes documents")
     kind = _known(name)
     options = {option.name: option for option in (*_COMMON, *kind.options)}
-    fields: dict[str, Any] = {"name": name}
+    fields: dict[str, Any] = {"name": name, "allow_partial": allow_partial}
     for key, value in (word.split("=", 1) for word in words):
         if key not in options:
             raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, options)}")

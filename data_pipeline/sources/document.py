@@ -11,7 +11,7 @@ class SourceSpec:
     """One source of text, as given on the command line."""
 
     kind: str  # a key of bert_jax.data_pipeline.sources.KINDS
-    path: Path  # file or folder, local or in a bucket
+    path: Path  # file or folder, local or in a bucket; or the name of a dataset on the hub
     name: str  # used in the manifest and in metric names
     language: str = "en"  # ISO 639 code, for the sentence splitter
     document_lines: int = 200  # document length where the text has no boundaries
@@ -20,6 +20,7 @@ class SourceSpec:
     title: str = ""  # the column of its title; "": it has none
     columns: tuple[str, ...] = ()  # names of the columns of a file without a header
     split: str = "train"  # of a dataset
+    allow_partial: bool = False  # take the first part of a split of which the hub has no more
 
 
 @dataclass(frozen=True)

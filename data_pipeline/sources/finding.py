@@ -4,7 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,9 @@ class Found:
     left_out: Mapping[str, Sequence[str]]  # reason -> sorted paths relative to the source's folder
     warnings: Sequence[str] = ()
     about: Sequence[Path] = ()  # files that describe these: which there are, and what is in them
+    base: Path | None = None  # the folder that their names begin from, if not the source's path
+    # Of a dataset on the hub, see `hub.recorded`.
+    commits: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self) -> dict[str, dict[str, object]]:
         """Returns `left_out` as stored in the manifest: counts and the first names."""

@@ -99,9 +99,9 @@ _BY_KIND: Final[dict[str, str]] = {
     **dict.fromkeys(("xls", "xlsx"), _SPREADSHEET.remedy),
     **dict.fromkeys(("orc", "avro", "sqlite"), _AS_ROWS),
     **dict.fromkeys(
-        ("huggingface", "hf", "hub", "dataset", "datasets"),
-        "download the dataset and pass --source=parquet:FOLDER, or save it with save_to_disk and "
-        "pass --source=arrow:FOLDER (docs/data.md, Rows and datasets)",
+        ("huggingface", "hub", "dataset", "datasets"),
+        "pass --source=hf:OWNER/NAME, or save the dataset with save_to_disk and pass "
+        "--source=arrow:FOLDER (docs/data.md, Rows and datasets)",
     ),
     **dict.fromkeys(("tensorflow_datasets", "array_record"), _TFDS),
     **dict.fromkeys(("wiki", "wikipedia", "xml", "mediawiki"), DUMP.remedy),

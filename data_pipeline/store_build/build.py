@@ -10,7 +10,7 @@ default working folder is removed when the store is complete.
 
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +38,19 @@ from bert_jax.data_pipeline.store_build.merge import merge
 from bert_jax.data_pipeline.store_build.shard import build_shard, forget_words
 from bert_jax.data_pipeline.store_build.shard_files import Unit
 from bert_jax.data_pipeline.store_build.shards import WORK, ShardFolders
-from bert_jax.data_pipeline.store_build.units import Plan, difference, plan_units
+from bert_jax.data_pipeline.store_build.units import (
+    HUB,
+    Plan,
+    commits_in,
+    difference,
+    plan_units,
+)
 from bert_jax.data_pipeline.store_build.units import module_of as settings_module
 from bert_jax.data_pipeline.store_build.workers import run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.extensions.registry import added
-from bert_jax.storage import atomic
+from bert_jax.storage import atomic, hub
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.outputs import OutputKind, check_output
 from bert_jax.storage.progress import byte_bar, terminal
@@ -258,7 +264,7 @@ def _ready(
     missing = [unit for unit in plan.units if unit not in found]
     if merge_only and missing:
         raise _missing(missing, plan.units, count)
-    if added() or (pipeline and missing):
+    if added() or HUB in plan.settings or (pipeline and missing):
         folders.record(plan.settings, count)
     if pipeline and missing:
         found |= _build_with_beam(inputs, missing, pipeline, progress)
@@ -344,6 +350,20 @@ def module_of(kind: str, out: Path | str, work: Sequence[str] = ()) -> str:
     if (Path(out) / MANIFEST).is_file():
         return settings_module(read_manifest(out).get("build") or {}, kind)
     return ShardFolders(Path(out), work).module_of(kind)
+
+
+def use_recorded(names: Iterable[object], out: Path | str, work: Sequence[str] = ()) -> None:
+    """From now on, names on the hub mean the commits that the store at `out`, or its unfinished
+    build, has recorded.
+
+    names: of the sources and the tokenizer; nothing is read if none is on the hub.
+    """
+    if not any(map(hub.is_hub, names)):
+        return
+    if (Path(out) / MANIFEST).is_file():
+        hub.use(commits_in(read_manifest(out).get("build") or {}))
+    else:
+        hub.use(ShardFolders(Path(out), work).commits())
 
 
 def _is_store(out: epath.Path) -> bool:

@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.store_build.shard_files import (
     fetch,
     is_left,
 )
-from bert_jax.data_pipeline.store_build.units import SHARDS, difference, module_of
+from bert_jax.data_pipeline.store_build.units import SHARDS, commits_in, difference, module_of
 from bert_jax.errors import UserError
 from bert_jax.errors import count as of
 from bert_jax.storage import json_record
@@ -130,6 +130,10 @@ class ShardFolders:
         """Returns the flag of the user's module that an unfinished build read a kind of source
         with, and its digest; "" if unknown."""
         return module_of(_read(f"{self.shared}/{_SETTINGS}").get("settings", {}), kind)
+
+    def commits(self) -> dict[str, str]:
+        """Returns the commits of what an unfinished build took from the hub."""
+        return commits_in(_read(f"{self.shared}/{_SETTINGS}").get("settings", {}))
 
     def record(self, settings: Mapping[str, Any], count: int) -> None:
         """Records the settings, and the number of machines, where this machine's shards go."""

@@ -5,6 +5,7 @@ pure function of the files' bytes, the source's settings and the tokenizer, and 
 of these, so it is the same on every machine, and shards of other settings are others.
 """
 
+import collections
 import dataclasses
 import functools
 import importlib.metadata
@@ -34,8 +35,9 @@ SHARDS: Final = "shards"  # folder of a working folder
 # Of a source: these are in the key of a shard as they are, its other options if they are not the
 # default ones, and the files of `packages` are among its files.
 _IN_KEY: Final = ("kind", "name", "language", "document_lines")
+HUB: Final = "hub"  # in the settings of a build: the commits of what it took from the hub
 _MODULE: Final = "--module="  # before the name of a user's module, in the settings of a build
-_NOT_IN_KEY: Final = ("path", "packages")
+_NOT_IN_KEY: Final = ("path", "packages", "allow_partial")
 
 
 class Plan(NamedTuple):
@@ -75,7 +77,8 @@ def plan_units(
             about = tuple(pool.map(functools.partial(_digest, digests), result.about))
             examined = pool.map(functools.partial(_examine, spec, digests), result.files)
             of_file = dict(zip(result.files, examined, strict=True))
-        base = spec.path.parent if result.files == [spec.path] else spec.path
+        alone = result.files == [spec.path]
+        base = result.base or (spec.path.parent if alone else spec.path)
         names = {path: os.path.relpath(path, base) for path in of_file}
         options, libraries = _options(spec), _libraries(spec)
         key = [*(getattr(spec, name) for name in _IN_KEY), *([options] if options else [])]
@@ -99,6 +102,8 @@ def plan_units(
         settings |= {**libraries, "files": len(of_file), "text": text}
         of_sources.append(settings)
     settings = {"version": BUILD_VERSION, **versions, "tokenizer": tokenizer.digest}
+    if commits := dict(collections.ChainMap(tokenizer.commits, *(dict(f.commits) for f in found))):
+        settings[HUB] = commits
     return Plan(units, {**settings, "sources": of_sources})
 
 
@@ -183,6 +188,13 @@ def module_of(settings: Mapping[str, Any], kind: str) -> str:
             if source.get("kind") == kind and name.startswith(_MODULE):
                 return f"{name} (sha256 {str(digest)[:12]}…)"
     return ""
+
+
+def commits_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the commits of what a build took from the hub; of settings read from a file."""
+    commits = settings.get(HUB)
+    valid = isinstance(commits, dict) and all(isinstance(value, str) for value in commits.values())
+    return dict(commits) if isinstance(commits, dict) and valid else {}
 
 
 def _first_change(old: Mapping[str, Any], new: Mapping[str, Any], besides: str = "") -> str | None:

@@ -34,7 +34,7 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     replaced_space,
 )
 from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
-from bert_jax.errors import UserError, import_hint
+from bert_jax.errors import UserError, hub_hint
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.storage.read_files import path_of, read_bytes
@@ -72,6 +72,7 @@ class Tokenizer:
             name in transformers; else it is the special token.
         vocab_size: number of ids.
         special: ids of the five special tokens.
+        commits: of the model on the hub that it is of, see `hub.recorded`.
         has_unknown_pieces: whether the tokenizers library has more ids, all unknown: fast_bpe.py.
     """
 
@@ -88,7 +89,7 @@ class Tokenizer:
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         self._name = name
         self.json, self.split_special_tokens = data, split_special_tokens
-        self.digest = sha256(data)
+        self.digest, self.commits = sha256(data), dict[str, str]()
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
         last = self._encoder.get_vocab_size(with_added_tokens=True) - 1
@@ -117,8 +118,7 @@ class Tokenizer:
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = path_of(str(path))
-        hint = "" if is_remote(path) or path.exists() else import_hint(str(path))
-        hint += ", and pass the tokenizer.json there" if hint else ""
+        hint = "" if is_remote(path) or path.exists() else hub_hint(str(path))
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
             data = read_bytes(path, TOKENIZER)
         if path.suffix == ".model":

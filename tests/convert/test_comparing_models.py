@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from exported import make_run, random_params
-from hub_server import Hub, serve
+from hub_server import Hub, serve, use_endpoint
 from small import model_config
 from tensorflow_bundle import write_google_folder
-from test_import import use_endpoint
 
 import bert_jax
 from bert_jax import cli

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from exported import random_params
 from gcs_emulator import emulated
-from hub_server import Hub, commit_of, serve
+from hub_server import Hub, commit_of, serve, use_endpoint
 from pytorch_files import write_pytorch
 from small import model_config
 from tensorflow_bundle import write_google_folder
@@ -138,13 +138,6 @@ def test_rows_without_an_entry_are_kept_and_never_predicted(folder: Path, tmp_pa
     assert {fill.token for fill in fills} == {*ENTRIES}
     with pytest.raises(bert_jax.UserError, match="top_k=100; give 1 to 99"):
         model.fill_mask("w1 [MASK]", top_k=100)
-
-
-def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """As HF_ENDPOINT, which is read when the library is imported."""
-    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 @pytest.fixture
@@ -365,7 +358,7 @@ def test_a_damaged_file_in_a_zip_is_named_as_the_user_has_it(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("absent", "no such folder; a model on the Hugging Face hub is hf:ORG/NAME"),
+        ("absent", "no such folder; a model on the Hugging Face hub is hf:OWNER/NAME[@REVISION]"),
         ("a.zip", "holds no model of google-research/bert"),
         ("file", "a file, but not a zip"),
         ("https://host/org/bert", "unknown protocol https://; use gs://"),

@@ -294,7 +294,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
-        ({"init": "hf:org/bert"}, "config.init=hf:org/bert: import it first: bert-jax convert"),
+        ({"init": "hf:a/b/c"}, "hf:a/b/c: not a model's name"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         ({"phases[0].steps": 4}, "steps=4 has no effect: config.task.epochs=3.0 makes it 30"),

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hub_server import Hub, commit_of, serve, use_endpoint
 from runs import read_meta, read_records
 from small_task import TASKS, TRAIN, WORDS, task_config, write_task
 
@@ -31,6 +32,8 @@ from bert_jax.finetune.tasks.qa import Lengths, windows
 from bert_jax.finetune.tasks.task_kinds import KINDS
 from bert_jax.objectives.soft_labels import TEACHER, softmax
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.publish.export import run_export
+from bert_jax.training.hub_names import commits_of
 from bert_jax.training.options import RunOptions
 from bert_jax.training.step import make_step_functions
 from bert_jax.workdir.layout import Workdir
@@ -98,6 +101,25 @@ def test_its_outputs_are_those_of_predict(
     found = [float(row["probability"]) for row in rows]
     np.testing.assert_allclose(soft.max(-1), found, atol=1e-4)  # 4 digits are written
     assert len(set(found)) > 10
+
+
+def test_a_teacher_and_a_tokenizer_may_be_on_the_hub(
+    folder: Path, run: Path, tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_export(run, tmp_path / "exported")
+    files = {file.name: file.read_bytes() for file in (tmp_path / "exported").iterdir()}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+    with serve(Hub({"org/rte": {"main": files}})) as server:
+        use_endpoint(monkeypatch, server.endpoint)
+        config = student(folder, tmp_path / "exported", task__tokenizer="hf:org/rte")
+        wanted = opened(config, tmp_path / "one", job)
+        found = opened(config.replace("task.teacher", "hf:org/rte"), tmp_path / "two", job)
+        assert commits_of(config.replace("task.teacher", "hf:org/rte")) == {
+            "models/org/rte": commit_of("main")
+        }
+    assert found.tokenizer.digest == Tokenizer.load(tmp_path / "exported/tokenizer.json").digest
+    soft, other = (data.train.prepared.targets.of_examples[TEACHER] for data in (wanted, found))
+    np.testing.assert_array_equal(soft, other)
 
 
 def test_labels_in_another_order_are_found_by_their_names(
@@ -335,7 +357,7 @@ def test_seeds_ask_the_teacher_once(
     ("changes", "message"),
     [
         ({"task__teacher": "nowhere"}, "config.task.teacher=nowhere: no such folder; give that"),
-        ({"task__teacher": "hf:a/b"}, "config.task.teacher=hf:a/b: import it first: "),
+        ({"task__teacher": "a/b"}, "; did you mean hf:a/b, a model on the Hugging Face hub?"),
         (
             {"task__name": "tagging"},
             "its sequence-classification head is for single_label_classification, the task needs "

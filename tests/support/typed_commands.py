@@ -80,6 +80,17 @@ TYPED = (
         "needs the network; a ModernBERT that was trained above",
     ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
+    Typed(
+        "bert-jax data build --source=hf:",
+        "",
+        "the network; tests/data_pipeline/test_hub_datasets.py has a hub",
+    ),
+    Typed(
+        "bert-jax pretrain --config=continue_domain --config.init=hf:",
+        "",
+        "the network; tests/training/test_hub_names.py has a hub",
+    ),
+    Typed("bert-jax fill --model=hf:", "", "the network; tests/convert/test_folders_of_others.py"),
     Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
         "bert-jax pretrain --time_budget=20m",

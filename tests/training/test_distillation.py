@@ -322,7 +322,7 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     ("changes", "says"),
     [
         ({"teacher": "{}/none"}, "config.teacher={}/none: no such folder"),
-        ({"teacher": "hf:a/b"}, "config.teacher=hf:a/b: import it first"),
+        ({"teacher": "hf:a/b/c"}, "hf:a/b/c: not a model's name"),
         ({"teacher": "{}/run"}, "a run, whose newest step may change; give one: .*/run@STEP"),
         ({"teacher": "{}/run@3"}, "3"),
         (

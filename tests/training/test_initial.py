@@ -213,7 +213,7 @@ def test_a_run_passes_on_the_model_that_it_started_from(
         ({"init": "run@7"}, "no checkpoint of step 7"),
         ({"init": "google"}, "import it first: bert-jax convert import --from="),
         ({"init": "model.zip"}, "import it first: bert-jax convert import --from="),
-        ({"init": "hf:org/bert"}, "import it first: bert-jax convert import --from=hf:org/bert "),
+        ({"init": "hf:a/b/c"}, "hf:a/b/c: not a model's name; write hf:OWNER/NAME[@REVISION]"),
     ],
 )
 def test_a_model_that_does_not_fit_is_one_line(

@@ -1,0 +1,49 @@
+"""Downloads a model by its name on the Hugging Face hub, only the files that are read."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bert_jax.convert.folders.file_names import FILES
+from bert_jax.convert.weight_files import (
+    PART,
+    PYTORCH,
+    PYTORCH_FILES,
+    SAFETENSORS_FILES,
+    SETTINGS_FILES,
+)
+from bert_jax.data_pipeline.folders.table import NO_EFFECT
+from bert_jax.storage import hub
+
+# The weights of a layer after the encoder, which older releases of sentence-transformers write.
+_LAYERS = f"{PART.replace('0', '1', 1)}/{PYTORCH}"
+# What is below the folders without effect, such as copies of the model for other libraries.
+_LEFT_OUT = [
+    f"{name}*"
+    for entry in FILES
+    if entry.use == NO_EFFECT
+    for name in entry.names
+    if name.endswith("/")
+]
+
+
+def download(source: str, *, weights: bool = True) -> Path:
+    """Returns the local folder of a model, whose name is the commit; errors as `hub.fetch`.
+
+    Args:
+        source: `hf:OWNER/NAME[@REVISION]`.
+        weights: False for the settings and the tokenizer alone.
+    """
+    name = hub.parse_model(source)
+    settings = [*SETTINGS_FILES, *_below_parts(SETTINGS_FILES)]
+    if not weights:
+        return hub.fetch(name, settings, _LEFT_OUT)
+    safetensors = [*SAFETENSORS_FILES, *_below_parts(SAFETENSORS_FILES), _LAYERS]
+    folder = hub.fetch(name, [*settings, *safetensors], _LEFT_OUT)
+    encoder = SAFETENSORS_FILES[0]
+    if any(path for place in ("", "0_*/") for path in folder.glob(place + encoder)):
+        return folder
+    return hub.fetch(name, [*settings, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)], _LEFT_OUT)
+
+
+def _below_parts(patterns: Iterable[str]) -> list[str]:
+    return [f"{PART}/{pattern}" for pattern in patterns]

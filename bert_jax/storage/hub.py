@@ -1,0 +1,243 @@
+"""Models and datasets by name on the Hugging Face hub: `hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]`.
+
+The client, huggingface_hub, downloads and keeps the files: HF_ENDPOINT, HF_HOME, HF_TOKEN and
+HF_HUB_OFFLINE have their usual meaning. Without a network, the copy in its cache is used. Nothing
+that a repository has is run.
+
+In a process a name means one commit, that which it meant when it was first asked for. A run and a
+token store record it (`recorded`), and what resumes or builds them again takes the same (`use`).
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bert_jax.errors import UserError
+from bert_jax.storage.remote import HUB as PREFIX
+from bert_jax.storage.remote import without_secrets
+
+MODEL_FORM: Final = f"{PREFIX}OWNER/NAME[@REVISION]"
+DATASET_FORM: Final = f"{PREFIX}OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
+TRAIN: Final = "train"  # the split that is meant without one
+Kind = Literal["model", "dataset"]
+_NAME: Final = re.compile(
+    rf"{PREFIX}(?P<repository>[^/:@]+(?:/[^/:@]+)?)(?:/(?P<config>[^:@]+))?"
+    r"(?::(?P<split>[^/:@]+))?(?:@(?P<revision>\S+))?"
+)
+_COMMIT: Final = re.compile("[0-9a-f]{40}")
+# Packages whose exceptions say that the hub was not reached, by the releases of the client.
+_NETWORK: Final = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "hf_xet")
+_commits: dict[str, str] = {}  # key of a name -> what it means in this process
+
+
+class NoRevisionError(UserError):
+    """A repository has no such revision."""
+
+
+@dataclass(frozen=True)
+class HubName:
+    """The name of a repository, parsed.
+
+    Attributes:
+        config, split: of a dataset; "" if they are not given.
+        revision: a branch, a tag or a commit; "": the main branch.
+    """
+
+    kind: Kind
+    repository: str
+    config: str = ""
+    split: str = ""
+    revision: str = ""
+
+    @property
+    def key(self) -> str:
+        """The repository at its revision, for `recorded`."""
+        return f"{self.kind}s/{self.repository}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def is_commit(self) -> bool:
+        """True if the name itself has the commit."""
+        return _COMMIT.fullmatch(self.revision) is not None
+
+    def at(self, revision: str) -> "HubName":
+        return replace(self, revision=revision)
+
+    def __str__(self) -> str:
+        config = self.config and f"/{self.config}"
+        split = f":{self.split}" if self.split not in ("", TRAIN) else ""
+        revision = self.revision and f"@{self.revision}"
+        return f"{PREFIX}{self.repository}{config}{split}{revision}"
+
+
+def is_hub(name: object) -> bool:
+    """Returns whether a path names a repository on the hub."""
+    return str(name).startswith(PREFIX)
+
+
+def parse_model(name: str) -> HubName:
+    """Returns the name of a model; UserError if it is none."""
+    found = _NAME.fullmatch(name)
+    if not found or found["config"] or found["split"]:
+        raise UserError(f"{name}: not a model's name; write {MODEL_FORM}")
+    return HubName("model", found["repository"], revision=found["revision"] or "")
+
+
+def parse_dataset(name: str) -> HubName:
+    """Returns the name of a dataset, whose split is train by default; UserError if it is none."""
+    found = _NAME.fullmatch(name)
+    if not found or "/" not in found["repository"]:
+        raise UserError(f"{name}: not a dataset's name; write {DATASET_FORM}")
+    parts = {part: found[part] or "" for part in ("config", "split", "revision")}
+    return HubName("dataset", found["repository"], **{**parts, "split": parts["split"] or TRAIN})
+
+
+def use(commits: Mapping[str, str]) -> None:
+    """From now on, names mean these commits; as returned by `recorded`."""
+    _commits.update(commits)
+
+
+def forget() -> None:
+    """Names mean what the hub says again."""
+    _commits.clear()
+
+
+def recorded(names: Iterable[HubName]) -> dict[str, str]:
+    """Returns the commits of names, those that name one themselves left out; errors as `fetch`."""
+    return {name.key: commit_of(name) for name in names if not name.is_commit}
+
+
+def commit_of(name: HubName) -> str:
+    """Returns the commit that a name means; errors as `fetch`, which is asked the first time."""
+    if name.is_commit:
+        return name.revision
+    if name.key not in _commits:
+        fetch(name, ["config.json"] if name.kind == "model" else ["README.md", ".gitattributes"])
+    return _commits[name.key]
+
+
+def origin_of(name: HubName) -> str:
+    """Returns a name with its commit; errors as `fetch`."""
+    return str(name.at(commit_of(name)))
+
+
+def fetch(name: HubName, patterns: Sequence[str], left_out: Sequence[str] = ()) -> Path:
+    """Returns the local folder of a repository at its commit, with the files that patterns name.
+
+    Args:
+        patterns, left_out: of `fnmatch`, on paths in the repository.
+
+    Raises:
+        UserError: no such repository or revision, access is denied, the hub refuses or breaks off,
+            or there is neither a network nor a cached copy.
+    """
+    from huggingface_hub import snapshot_download
+
+    revision = _commits.get(name.key) or name.revision or None
+    with hub_errors(name):
+        folder = Path(
+            snapshot_download(
+                name.repository,
+                repo_type=name.kind,
+                revision=revision,
+                allow_patterns=[*patterns],
+                ignore_patterns=[*left_out],
+            )
+        )
+    if not name.is_commit:
+        _commits.setdefault(name.key, folder.name)
+    return folder
+
+
+def files_of(name: HubName) -> list[str]:
+    """Returns the paths of all files in a repository; errors as `fetch`.
+
+    Without a network, the client must be of a release that keeps the list in its cache: what older
+    ones have there may be a part.
+    """
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    at = name.at(commit_of(name))
+    if cached := getattr(huggingface_hub, "get_cached_repo_tree", None):  # not in older releases
+        with suppress(errors.CachedRepoTreeNotFoundError):
+            listed = cached(at.repository, repo_type=at.kind, revision=at.revision)
+            return sorted(entry.path for entry in listed)
+    with hub_errors(name):
+        api = huggingface_hub.HfApi()
+        return sorted(api.list_repo_files(at.repository, repo_type=at.kind, revision=at.revision))
+
+
+@contextmanager
+def hub_errors(name: HubName) -> Iterator[None]:
+    """Turns what the client raises into a UserError that says what to do; its warnings, which say
+    the same of each attempt, and with the signed address of a file, are left out, and its bars
+    where there is no terminal."""
+    from huggingface_hub import constants, errors, utils
+
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not sys.stderr.isatty():
+        utils.disable_progress_bars()
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    try:
+        if not os.environ.get("HF_HUB_VERBOSITY"):
+            log.setLevel(logging.ERROR)
+        yield
+    except errors.GatedRepoError:
+        raise UserError(f"{name}: access must be requested on its page; set HF_TOKEN") from None
+    except errors.RevisionNotFoundError:
+        raise NoRevisionError(
+            f"{name}: no such revision; give a branch, a tag or a commit"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(
+            f"{name}: no such {name.kind}; check the name, or set HF_TOKEN if it is private"
+        ) from None
+    except errors.HFValidationError as error:
+        raise UserError(f"{name}: not a {name.kind}'s name ({_line(error)})") from None
+    except Exception as error:
+        if not _is_of_client(error):
+            raise
+        raise UserError(f"{name}: {_explained(error)}") from None
+    finally:
+        log.setLevel(level)
+
+
+def _explained(error: BaseException) -> str:
+    """Returns what went wrong between the client and the hub, and what to do."""
+    from huggingface_hub import errors
+
+    of_cache = isinstance(error, errors.LocalEntryNotFoundError)
+    cause = error.__cause__ if of_cache and error.__cause__ else error
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return "is not in the cache, and HF_HUB_OFFLINE is set; unset it to download it"
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    if status == 401:
+        return "the hub refuses the token (401); set HF_TOKEN to a valid one, or sign in again"
+    if status == 403:
+        return "no permission (403); give HF_TOKEN of an account that may read it"
+    if status == 404:
+        return f"has no such file (404: {_line(cause)})"
+    if status == 429:
+        return "the hub asks to wait (429, too many requests); try again later, or set HF_TOKEN"
+    return f"cannot be downloaded and is not in the cache ({_line(cause)}); try again"
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Returns whether an error is one of the hub, the network or the disk, not a bug."""
+    return isinstance(error, OSError) or _is_unreachable(error)
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    return isinstance(error, ConnectionError | TimeoutError) or any(
+        kind.__module__.split(".")[0] in _NETWORK for kind in type(error).__mro__
+    )
+
+
+def _line(error: Any) -> str:
+    return without_secrets(str(error))[:200] or type(error).__name__

@@ -1,0 +1,183 @@
+"""Source kind `hf`: a dataset on the Hugging Face hub, by name; each row is a document.
+
+Only Parquet files are read: those that the `configs` of its card name, else those of the branch
+refs/convert/parquet, which the hub writes. A script that a dataset has is never run.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from bert_jax.data_pipeline.sources import parquet
+from bert_jax.data_pipeline.sources.arrow_batches import check_arrow
+from bert_jax.data_pipeline.sources.document import SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
+from bert_jax.errors import UserError, first_few, nearest_name
+from bert_jax.storage import hub
+from bert_jax.storage.hub import HubName
+from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
+
+_CARD: Final = "README.md"
+_CONVERTED: Final = "refs/convert/parquet"
+_PARTIAL: Final = "partial-"  # before a split of which the hub has converted the first 5 GB
+_ENDING: Final = ".parquet"
+_DEFAULT: Final = "default"
+_SHOWN: Final = 10  # names in a message
+_GLOB: Final = re.compile(r"(?:\*\*/)+|\*\*|\*|\?")
+_AS_PATTERN: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+# Names of configurations -> names of their splits -> paths of their files.
+Configs = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def find(spec: SourceSpec) -> Found:
+    """Downloads the Parquet files of a split to the cache of the client, and returns them.
+
+    Raises:
+        UserError: as `hub.fetch`; the dataset has no Parquet files, no such configuration or split,
+            or only the first part of it.
+    """
+    check_arrow("datasets on the hub")
+    name = hub.parse_dataset(str(spec.path))
+    at, configs = _of_card(name)
+    if not any(configs.values()) or configs.get(name.config) == {}:
+        at, configs = _converted(name)
+    files = _split(name, configs, allow_partial=spec.allow_partial)
+    folder = hub.fetch(at, [_escaped(file) for file in files])
+    paths = sorted(folder / file for file in files)
+    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+
+
+def _of_card(name: HubName) -> tuple[HubName, Configs]:
+    """Returns the configurations that the card of a dataset names, without files of other formats;
+    none if it names none."""
+    card = hub.fetch(name, [_CARD, ".gitattributes"]) / _CARD
+    if not card.is_file():
+        return name, {}
+    from huggingface_hub import metadata_load
+
+    with reader_errors(card, ANY_ERRORS, "its settings cannot be read", "tell its owner"):
+        values = metadata_load(card) or {}
+    found = [entry for entry in _listed(values.get("configs")) if isinstance(entry, dict)]
+    files = [file for file in hub.files_of(name) if file.endswith(_ENDING)] if found else []
+    configs: dict[str, dict[str, list[str]]] = {}
+    for entry in found:
+        title = str(entry.get("config_name", _DEFAULT))
+        patterns = _patterns(entry.get("data_files"), str(entry.get("data_dir") or ""))
+        splits = {split: _matching(files, several) for split, several in patterns.items()}
+        configs[title] = {split: names for split, names in splits.items() if names}
+        if entry.get("default") is True:
+            configs[_DEFAULT] = configs[title]
+    return name, configs
+
+
+def _patterns(data_files: Any, folder: str) -> dict[str, list[str]]:
+    """Returns the patterns of each split, of a card's `data_files` in any of its forms."""
+    if isinstance(data_files, dict):
+        data_files = [{"split": split, "path": path} for split, path in data_files.items()]
+    patterns: dict[str, list[str]] = {}
+    for entry in _listed(data_files):
+        given = entry if isinstance(entry, dict) else {"path": entry}
+        paths = [path for path in _listed(given.get("path")) if isinstance(path, str)]
+        below = [str(PurePosixPath(folder, path)) for path in paths]
+        patterns.setdefault(str(given.get("split", "train")), []).extend(below)
+    return patterns
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Returns the files that patterns name: `*` within a folder, `**` across them, `?` a character;
+    a folder's name stands for all that is in it."""
+    regexes = [re.compile(f"{_as_regex(pattern)}(?:/.*)?") for pattern in patterns]
+    return [file for file in files if any(regex.fullmatch(file) for regex in regexes)]
+
+
+def _as_regex(pattern: str) -> str:
+    parts, end = [], 0
+    for match in _GLOB.finditer(pattern):
+        parts += [re.escape(pattern[end : match.start()]), _AS_PATTERN.get(match[0], "(?:.*/)?")]
+        end = match.end()
+    return "".join([*parts, re.escape(pattern[end:])])
+
+
+def _converted(name: HubName) -> tuple[HubName, Configs]:
+    """Returns the configurations that the hub has converted: CONFIG/SPLIT/NAME.parquet. With a
+    revision these must be there, since the branch has those of the newest one alone."""
+    at = name if name.revision else name.at(_CONVERTED)
+    files = []
+    with suppress(hub.NoRevisionError):
+        files = hub.files_of(at)
+    configs: dict[str, dict[str, list[str]]] = {}
+    for file in files:
+        config, *rest = file.split("/")
+        if len(rest) == 2 and file.endswith(_ENDING):
+            configs.setdefault(config, {}).setdefault(rest[0], []).append(file)
+    if not configs:
+        copy = f"nor has the hub a copy of its own ({_CONVERTED})"
+        remedy = "download its files and pass --source=jsonl:FILE, csv:FILE or the like"
+        if name.revision:
+            copy = f"and the hub has a copy of the newest commit alone ({_CONVERTED})"
+            remedy = "leave out the revision"
+        raise UserError(f"{name}: no Parquet files by its card, {copy}; {remedy}")
+    return at, configs
+
+
+def _split(name: HubName, configs: Configs, *, allow_partial: bool) -> Sequence[str]:
+    """Returns the files of the split that is named; UserError as `find`."""
+    splits = configs[_config(name, configs)]
+    if name.split in splits:
+        return splits[name.split]
+    if (part := splits.get(f"{_PARTIAL}{name.split}")) is None:
+        raise UserError(f"{name}: no split {name.split}; it has {_shown(splits)}")
+    if not allow_partial:
+        raise UserError(
+            f"{name}: the hub has converted only the first 5 GB of {name.split}; give "
+            "--allow_partial to take these, or download its files"
+        )
+    return part
+
+
+def _config(name: HubName, configs: Configs) -> str:
+    """Returns the configuration that is named, else the only or the default one."""
+    if name.config in configs:
+        return name.config
+    if name.config:
+        near = nearest_name(name.config, configs)
+        hint = f"did you mean {near}?" if near else f"it has {_shown(configs)}"
+        raise UserError(f"{name}: no configuration {name.config}; {hint}")
+    if _DEFAULT in configs or len(configs) == 1:
+        return _DEFAULT if _DEFAULT in configs else next(iter(configs))
+    raise UserError(
+        f"{name}: has {len(configs):,} configurations ({_shown(configs)}); name one: "
+        f"{hub.PREFIX}{name.repository}/{min(configs)}"
+    )
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(first_few(sorted(names), _SHOWN)) or "none"
+
+
+def _escaped(file: str) -> str:
+    """Returns the pattern of `fnmatch` for one file."""
+    return re.sub(r"([*?[])", r"[\1]", file)
+
+
+def _located(text: str, data_dir: str) -> str:
+    """Returns the whole name of a dataset, which is what is typed after `hf:`; UserError if it is
+    none."""
+    return str(hub.parse_dataset(f"{hub.PREFIX}{text}")) if text else ""
+
+
+KIND: Final = Kind(
+    find,
+    parquet.read,
+    parquet.ranges,
+    options=(TEXT, TITLE),
+    locate=_located,
+    plain_text=False,
+)
