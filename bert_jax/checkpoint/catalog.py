@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from etils import epath
 
+from bert_jax.config import words_seen
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.errors import StorageError
 from bert_jax.runtime.log import logger
@@ -279,9 +280,16 @@ def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) ->
 
 
 def reasons_to_keep(
-    saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
+    saved: Sequence[CheckpointInfo],
+    config: CheckpointConfig,
+    phase_ends: Sequence[int],
+    words_per_step: Sequence[float] = (),
 ) -> dict[int, list[str]]:
-    """Returns step -> reasons to keep its checkpoint; without one, the next save removes it."""
+    """Returns step -> reasons to keep its checkpoint; without one, the next save removes it.
+
+    words_per_step: of each phase, see `words_seen`; empty if they are not counted.
+    """
+    at_words = words_seen.steps_to_keep(config.words, phase_ends, words_per_step)
     steps = sorted(info.step for info in saved)
     why: dict[int, list[str]] = {step: [] for step in steps}
     for step in steps[-config.keep :]:
@@ -291,6 +299,7 @@ def reasons_to_keep(
             why[step].append(f"every {config.keep_every_steps} steps")
         if config.keep_start and step == 0:
             why[step].append("start")
+        why[step] += [f"{words:,} words" for words in at_words.get(step, ())]
         if step in phase_ends:
             why[step].append(f"end of phase {phase_ends.index(step) + 1}")
     if config.keep_best:

@@ -66,6 +66,7 @@ class RunCheckpoints:
         workdir: Workdir,
         config: CheckpointConfig,
         phase_ends: Sequence[int] = (),
+        words_per_step: Sequence[float] = (),
         *,
         peers: ProcessGroup | None = None,
         record_event: RecordEvent = lambda kind, step, details: None,
@@ -75,6 +76,7 @@ class RunCheckpoints:
 
         Args:
             phase_ends: the last step of each phase; these checkpoints are kept.
+            words_per_step: of each phase, see `config.words_seen`; empty if they are not counted.
             peers: the processes of the run; by default this one alone.
             record_event: records "quarantined" and "save_failed"; may be called by another thread.
             flush_records: called by a thread before a checkpoint is written. A run that resumes
@@ -84,6 +86,7 @@ class RunCheckpoints:
             StorageError: the folder cannot be read, or is a file.
         """
         self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
+        self._words_per_step = words_per_step
         self._folder = workdir.checkpoints
         self._peers = peers or single_process_group(ActivityClock())
         self._record_event, self._flush_records = record_event, flush_records
@@ -267,7 +270,9 @@ class RunCheckpoints:
         self._record_event("save_failed", step, {"reason": reason})
 
     def _prune(self) -> None:
-        why = reasons_to_keep(list(self._saved.values()), self._config, self._phase_ends)
+        why = reasons_to_keep(
+            [*self._saved.values()], self._config, self._phase_ends, self._words_per_step
+        )
         for step in [step for step, kept_for in why.items() if not kept_for]:
             del self._saved[step]
             folder = self._folder / str(step)

@@ -143,7 +143,9 @@ def read_status(folder: epath.PathLike) -> Status:
         save_failed=failed if failed and not any(s >= failed["step"] for s in good) else None,
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
-        checkpoints=_checkpoints(workdir.checkpoints, config, problems),
+        checkpoints=_checkpoints(
+            workdir.checkpoints, config, problems, run.get("words_per_step", ())
+        ),
         quarantined=_quarantined(workdir.quarantine, records),
         restart_from=max(good, default=None),
         bytes=_size(workdir.path),
@@ -221,11 +223,16 @@ def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[fl
 
 
 def _checkpoints(
-    folder: epath.Path, config: Config, problems: Mapping[int, str]
+    folder: epath.Path,
+    config: Config,
+    problems: Mapping[int, str],
+    words_per_step: Sequence[float],
 ) -> list[CheckpointStatus]:
     """problems: step -> its problem, empty if none."""
     usable = {c.step: c for c in list_checkpoints(folder) if not problems.get(c.step)}
-    reasons = catalog.reasons_to_keep(list(usable.values()), config.checkpoint, config.phase_ends)
+    reasons = catalog.reasons_to_keep(
+        list(usable.values()), config.checkpoint, config.phase_ends, words_per_step
+    )
     return [
         CheckpointStatus(
             step=step,

@@ -36,6 +36,7 @@ from bert_jax.training.setup import (
     RunPhase,
     compile_phase,
     prepare,
+    warn_of_words,
     with_outputs,
 )
 from bert_jax.training.state_sharding import State
@@ -80,6 +81,8 @@ def train(
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, options.adopt)
         run = with_outputs(run)
+        if job.peers.is_first:
+            warn_of_words(run)
         _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
@@ -105,6 +108,7 @@ def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
         run.workdir,
         run.config.checkpoint,
         run.config.phase_ends,
+        run.description.get("words_per_step", ()),
         peers=run.job.peers,
         record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         flush_records=writer.flush,
@@ -164,7 +168,8 @@ def _train_phase(
                     trainer.log()
                 if trainer.is_due(config.evaluation.every_steps):
                     trainer.evaluate(state)
-                if trainer.is_due(config.checkpoint.every_steps):
+                by_words = trainer.done in trainer.run.steps_to_keep
+                if by_words or trainer.is_due(config.checkpoint.every_steps):
                     trainer.save(state)
                 if trainer.done == stop_after != config.total_steps:
                     raise StopRequestedError

@@ -5,11 +5,12 @@ import functools
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
+from bert_jax.config import words_seen
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
@@ -79,6 +80,12 @@ class RunContext:
     @property
     def teacher_model(self) -> ModelConfig | None:
         return self.teacher.model if self.teacher else None
+
+    @functools.cached_property
+    def steps_to_keep(self) -> Mapping[int, list[int]]:
+        """Steps after which a checkpoint is saved and kept, and the words that were seen there."""
+        config, per_step = self.config, self.description.get("words_per_step", ())
+        return words_seen.steps_to_keep(config.checkpoint.words, config.phase_ends, per_step)
 
     @functools.cached_property
     def frozen(self) -> tuple[Any, ...]:
@@ -152,13 +159,16 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         digests={**data.digests, **({"teacher": teacher.digest} if teacher else {})},
         files=data.files,
         teacher=teacher.model if teacher else None,
+        words_per_step=[p.data.words_per_step for p in phases],
     )
-    peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
+    content = [description["data"], description.get("words_per_step")]
+    peers, digests = job.peers, json.dumps(content, sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:
         raise UserError(
             f"{peers.name(peers.process_id)}: the content of {data.path} differs between "
             "machines (by digest); copy the same files to all of them"
         )
+    _check_words(config, description.get("words_per_step"), data)
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
@@ -219,6 +229,33 @@ def _print_size(
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
     logger.info(f"{data}; {only}{devices}")
+
+
+def _check_words(config: Config, per_step: Sequence[float] | None, data: RunData) -> None:
+    """Raises UserError if checkpoints at numbers of words are wanted and there is no count."""
+    if config.checkpoint.words and per_step is None:
+        raise UserError(
+            f"{words_seen.KEY}: {data.path} does not record how many words its text has; build the "
+            "store again in another folder with `bert-jax data build`, or leave the key out"
+        )
+
+
+def warn_of_words(run: RunContext) -> None:
+    """Logs the steps of checkpoints by words, and warns of words that are not reached."""
+    config, kept = run.config, run.steps_to_keep
+    if not config.checkpoint.words:
+        return
+    names = (f"{words_seen.revision_of(w)} at step {s:,}" for s in kept for w in kept[s])
+    logger.info(f"keeps checkpoints by words: {', '.join(names) or 'none'}")
+    reached = {words for step in kept.values() for words in step}
+    if left := [words for words in config.checkpoint.words if words not in reached]:
+        total = words_seen.words_at(
+            config.total_steps, config.phase_ends, run.description["words_per_step"]
+        )
+        logger.warning(
+            f"{words_seen.KEY}: the run ends after {int(total):,} words, before "
+            f"{', '.join(f'{words:,}' for words in left)}; raise config.phases[-1].steps"
+        )
 
 
 def _print_attention(config: Config, mesh: jax.sharding.Mesh) -> None:

@@ -57,6 +57,7 @@ def describe(
     teacher: ModelConfig | None = None,
     digests: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, Any] = MappingProxyType({}),
+    words_per_step: Sequence[float | None] = (),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -71,6 +72,7 @@ def describe(
         teacher: the architecture of the model that pretraining learns from.
         digests: of what else it learns from.
         files: of a task, see `run_data.RunData`.
+        words_per_step: of each phase, see `config.words_seen`; None if they are not counted.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -92,10 +94,15 @@ def describe(
         **({"init_origin": init_origin} if init_origin else {}),
         **({"files": dict(files)} if files else {}),
         **({"modules": modules} if modules else {}),
+        **({"words_per_step": list(words_per_step)} if _all_counted(words_per_step) else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase, teacher) for phase in shapes or config.phases],
     }
+
+
+def _all_counted(words_per_step: Sequence[float | None]) -> bool:
+    return bool(words_per_step) and None not in words_per_step
 
 
 def digest(config: Config) -> str:
@@ -166,6 +173,7 @@ _FORM: Final = {
     "modules?": [dict.fromkeys(("key", "what", "row", "module", "sha256"), json_record.text)],
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
+    "words_per_step?": [json_record.number],
     "step_flops?": [lambda value: json_record.number(value) and value > 0],
 }
 
