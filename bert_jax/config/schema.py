@@ -143,7 +143,7 @@ class CheckpointConfig:
     keep: Count = 3  # number of newest checkpoints to retain
     keep_every_steps: Whole = 0  # keep multiples of this permanently; 0 = none
     keep_start: bool = False  # also save step 0, the initial values, and keep it
-    keep_at_words: str = ""  # save and keep at the first step with so many words: 1M,10M
+    keep_at_words: str = ""  # save and keep at the first step after these numbers of words: 1M,10M
     keep_best: bool = True  # of each phase, by held-out loss
     write_attempts: Attempts = 6  # 1, 2, 4, … s apart; then the run stops
 

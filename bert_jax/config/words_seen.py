@@ -46,7 +46,7 @@ def parse_words(text: str) -> tuple[int, ...]:
 
 
 def revision_of(words: int) -> str:
-    """Returns the name of a checkpoint after so many words, such as chck_10M; 1,000 million stay
+    """Returns the name of a checkpoint after a number of words: chck_10M. 1,000 million stay
     1000M, as BabyLM's evaluation names them."""
     suffix = next(s for s in ("M", "K", "") if words % _SUFFIXES[s] == 0)
     return f"chck_{words // _SUFFIXES[suffix]}{suffix}"
@@ -59,7 +59,7 @@ def words_of(revision: str) -> int | None:
 
 
 def step_at(words: int, phase_ends: Sequence[int], words_per_step: Sequence[float]) -> int | None:
-    """Returns the first step after which so many words were seen; None if the run ends before.
+    """Returns the first step after which these words were seen; None if the run ends before.
 
     Args:
         phase_ends: the last step of each phase.

@@ -34,7 +34,7 @@ class Target:
 
     Attributes:
         repository: OWNER/NAME.
-        private: whether nobody else sees it.
+        private: whether only its owner sees it.
         branch: made from `main` if the repository lacks it.
     """
 

@@ -16,6 +16,7 @@ from bert_jax.publish.export import DISCRIMINATOR, has_generator, run_export
 from bert_jax.publish.push import MAIN, Target, check_target, push
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.words_reached import steps_to_keep
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -91,7 +92,7 @@ def step_of(run: Workdir, revision: str) -> int:
 
 
 def _step_at(run: Workdir, words: int, where: str) -> int:
-    """Returns the first step after which a run has seen so many words."""
+    """Returns the first step after which a run has seen a number of words."""
     known = description.read_description(run)
     if "words_per_step" not in known:
         raise UserError(
@@ -110,5 +111,4 @@ def _steps_by_words(run: Workdir) -> Mapping[int, list[int]]:
     if not description.has_config_json(run):
         return {}
     known = description.read_description(run)
-    config, per_step = config_of(known), known.get("words_per_step", ())
-    return words_seen.steps_to_keep(config.checkpoint.words, config.phase_ends, per_step)
+    return steps_to_keep(config_of(known), known)

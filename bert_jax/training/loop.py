@@ -36,11 +36,10 @@ from bert_jax.training.setup import (
     RunPhase,
     compile_phase,
     prepare,
-    warn_of_words,
     with_outputs,
 )
 from bert_jax.training.state_sharding import State
-from bert_jax.workdir import lock
+from bert_jax.workdir import lock, words_reached
 from bert_jax.workdir.layout import Workdir
 
 
@@ -82,7 +81,7 @@ def train(
         run, known = lifecycle.claim_workdir(run, writer, options.adopt)
         run = with_outputs(run)
         if job.peers.is_first:
-            warn_of_words(run)
+            words_reached.tell(run.config, run.description)
         _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
@@ -108,7 +107,7 @@ def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
         run.workdir,
         run.config.checkpoint,
         run.config.phase_ends,
-        run.description.get("words_per_step", ()),
+        run.steps_to_keep,
         peers=run.job.peers,
         record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         flush_records=writer.flush,

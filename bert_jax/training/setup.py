@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from bert_jax.config import words_seen
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
@@ -30,6 +29,7 @@ from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions
 from bert_jax.training.teacher import Teacher, find_teacher
+from bert_jax.workdir import words_reached
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
 
@@ -83,9 +83,8 @@ class RunContext:
 
     @functools.cached_property
     def steps_to_keep(self) -> Mapping[int, list[int]]:
-        """Steps after which a checkpoint is saved and kept, and the words that were seen there."""
-        config, per_step = self.config, self.description.get("words_per_step", ())
-        return words_seen.steps_to_keep(config.checkpoint.words, config.phase_ends, per_step)
+        """Steps after which a checkpoint is kept, and the words that were seen there."""
+        return words_reached.steps_to_keep(self.config, self.description)
 
     @functools.cached_property
     def frozen(self) -> tuple[Any, ...]:
@@ -168,7 +167,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
             f"{peers.name(peers.process_id)}: the content of {data.path} differs between "
             "machines (by digest); copy the same files to all of them"
         )
-    _check_words(config, description.get("words_per_step"), data)
+    words_reached.check(config, description, data.path)
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)
@@ -229,33 +228,6 @@ def _print_size(
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
     logger.info(f"{data}; {only}{devices}")
-
-
-def _check_words(config: Config, per_step: Sequence[float] | None, data: RunData) -> None:
-    """Raises UserError if checkpoints at numbers of words are wanted and there is no count."""
-    if config.checkpoint.words and per_step is None:
-        raise UserError(
-            f"{words_seen.KEY}: {data.path} does not record how many words its text has; build the "
-            "store again in another folder with `bert-jax data build`, or leave the key out"
-        )
-
-
-def warn_of_words(run: RunContext) -> None:
-    """Logs the steps of checkpoints by words, and warns of words that are not reached."""
-    config, kept = run.config, run.steps_to_keep
-    if not config.checkpoint.words:
-        return
-    names = (f"{words_seen.revision_of(w)} at step {s:,}" for s in kept for w in kept[s])
-    logger.info(f"keeps checkpoints by words: {', '.join(names) or 'none'}")
-    reached = {words for step in kept.values() for words in step}
-    if left := [words for words in config.checkpoint.words if words not in reached]:
-        total = words_seen.words_at(
-            config.total_steps, config.phase_ends, run.description["words_per_step"]
-        )
-        logger.warning(
-            f"{words_seen.KEY}: the run ends after {int(total):,} words, before "
-            f"{', '.join(f'{words:,}' for words in left)}; raise config.phases[-1].steps"
-        )
 
 
 def _print_attention(config: Config, mesh: jax.sharding.Mesh) -> None:

@@ -80,6 +80,12 @@ TYPED = (
         "needs the network; a ModernBERT that was trained above",
     ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
+    Typed(
+        "bert-jax convert export --workdir=run --out=pushed",
+        "",
+        "a hub is in tests/publish/test_push.py",
+    ),
+    Typed("bert-jax convert push", "", "the same"),
     Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
         "bert-jax pretrain --time_budget=20m",

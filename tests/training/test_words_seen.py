@@ -91,7 +91,8 @@ def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
         words = ["convert", "export", f"--workdir={run}", "--push=me/b"]
         assert cli.main([*words, f"--out={tmp_path / 'a'}", "--revision=chck_800"]) == DONE
         assert cli.main([*words, f"--out={tmp_path / 'all'}", "--all_steps"]) == DONE
-        assert hub.branches["me/b"].keys() == {"main", "chck_250", "chck_700", "chck_800", "step-10"}
+        names = {"main", "chck_250", "chck_700", "chck_800", "step-10"}
+        assert hub.branches["me/b"].keys() == names
         card = hub.files("me/b", "chck_800")["README.md"].decode()
         assert f"trained for {at[800]} steps" in card
         assert cli.main([*words, f"--out={tmp_path / 'b'}", "--revision=chck_600"]) == FAILED
