@@ -30,9 +30,11 @@ SHORTER_TASK = {
     "--config.task.most_steps=4", "--config.phases[0].seq_length=32",""",
 }
 SHORTER_ABLATION = {
-    '"phases[0].steps": 150,': f'"phases[0].steps": 4, {SMALL}',
+    '"phases[0].steps": 150,': f"""{SMALL} "phases[0].steps": 4,
+    "model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0,""",
     "vocab_size=4000,": "vocab_size=500,",
-    "seeds=range(3),": "seeds=range(2),",
+    'base="demo",': 'base="tiny",',
+    "seeds=range(3),": "seeds=range(1),",
 }
 # On eight CPU devices instead of a TPU's.
 ON_CPU = {
@@ -114,7 +116,7 @@ def test_the_ablation_runs(tmp_path):
     printed = run_notebook(ABLATION, SHORTER_ABLATION, tmp_path)
     assert "no dropout" in printed
     report = json.loads((tmp_path / "dropout" / "report.json").read_text())
-    assert sorted(report["runs"]) == [f"{v}/{s}" for v in ("dropout", "no dropout") for s in (0, 1)]
+    assert sorted(report["runs"]) == ["dropout/0", "no dropout/0"]
     assert (tmp_path / "dropout" / "report.html").exists()
 
 
