@@ -82,7 +82,7 @@ def _target(values: flags.FlagValues) -> "Target":
 
 
 def _define_only_push(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "from", "folder that `convert export` or `convert import` wrote")
+    define_input(values, "from", "folder of an export or an import")
     _define_push(values)
     flags.DEFINE_string("revision", None, "branch (default: main)", flag_values=values)
 

@@ -92,8 +92,7 @@ class StoreData:
         train = phase_batches(config, self.store, self.store.train, phase)
         words = self.store.words_per_token
         per_step = None if words is None else phase.batch_size * train.text_per_row() * words
-        held_out = HeldOut(config, phase, self.store)
-        return PhaseData(phase, train, held_out, words_per_step=per_step)
+        return PhaseData(phase, train, HeldOut(config, phase, self.store), words_per_step=per_step)
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "StoreData":
         return self
