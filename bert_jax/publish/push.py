@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAIN: Final = "main"
 _ATTRIBUTES: Final = ".gitattributes"  # in every repository from the start
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][\w.-]*")
+_TOKEN: Final = re.compile("[!-~]+")
 _LOGIN: Final = "run `hf auth login` or set HF_TOKEN"
 
 
@@ -51,7 +52,7 @@ class Target:
 
 
 def check_target(target: Target) -> None:
-    """Raises UserError if a name is malformed, or if there is no token; uses no network."""
+    """Raises UserError if a name or the token is malformed, or there is none; uses no network."""
     from huggingface_hub import errors, get_token
     from huggingface_hub.utils import validate_repo_id
 
@@ -64,8 +65,11 @@ def check_target(target: Target) -> None:
         raise UserError(f"{where}: give OWNER/NAME, such as me/{target.repository}")
     if not _BRANCH.fullmatch(target.branch):
         raise UserError(f"--revision={target.branch}: not the name of a branch; give chck_10M")
-    if not get_token():
+    token = get_token()
+    if not token:
         raise UserError(f"{where}: no token; {_LOGIN}, with one that may write there")
+    if not _TOKEN.fullmatch(token):  # the transport would name the header, and the token in it
+        raise UserError(f"{where}: the token has characters that no token has; {_LOGIN}")
 
 
 def push(folder: Path | str, target: Target) -> None:
@@ -184,10 +188,8 @@ def _reason(error: BaseException, token: str) -> str:
         chain.append(cause)
     refusal = next((error for error in chain if _status(error)), None)
     if refusal is None:
-        text = _line(chain[-1])  # the others name only what was being done
-        if token in text or isinstance(chain[-1], UnicodeError):
-            return f"the token has a character that no token has; {_LOGIN}"
-        return text
+        # The others name only what was being done.
+        return _line(chain[-1]).replace(token, "…")
     status = _status(refusal)
     if status == 401:
         return f"the token is not valid; {_LOGIN}"

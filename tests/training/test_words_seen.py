@@ -119,7 +119,8 @@ def test_the_first_step_after_which_so_many_words_were_seen() -> None:
     assert words_seen.step_at(100, ends, per_step) == 1
     assert words_seen.step_at(101, ends, per_step) == 2
     assert words_seen.step_at(1000, ends, per_step) == 10
-    assert words_seen.step_at(1003, ends, per_step) == 20  # 10 x 0.3, with its error of rounding
+    assert words_seen.step_at(1003, ends, per_step) == 20
+    assert words_seen.step_at(117, (99,), [13 / 3]) == 27  # 117 / (13 / 3) > 27, for floats
     assert words_seen.step_at(1004, ends, per_step) is None
     assert words_seen.words_at(12, ends, per_step) == pytest.approx(1000.6)
     kept = words_seen.steps_to_keep((50, 60, 250, 10**6), ends, per_step)
