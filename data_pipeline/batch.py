@@ -121,6 +121,11 @@ class Batches:
         both = int(plan.lengths().sum(dtype=np.int64)) - text
         return plan.examples / text, (both - plan.examples) / text
 
+    def text_per_row(self) -> float:
+        """Returns the mean tokens of text in a row of epoch 0, without special tokens."""
+        text = int(self._plans.epoch(0).piece_length.sum(dtype=np.int64))
+        return text / self.rows_per_epoch
+
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Returns rows `rows` (default: all) of the global batch of a step; see `BatchArrays`.
 

@@ -1,26 +1,23 @@
-"""The checkpoints of a run on disk: which exist, and why each is kept.
+"""The checkpoints of a run on disk: which exist, and what is wrong with them.
 
     Workdir.checkpoints/STEP/        complete: it holds a commit marker, written last
     Workdir.quarantine/STEP[-N]/     a damaged checkpoint or one of another run
                        STEP[-N].txt  the reason
 
 Imports neither JAX nor Orbax, so that `bert-jax status` starts fast. `manager.py` writes the
-checkpoints, and removes those for which `reasons` returns no reason.
+checkpoints, and removes those that `retention.py` gives no reason to keep.
 """
 
-import bisect
 import dataclasses
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from etils import epath
 
-from bert_jax.config.schema import CheckpointConfig
 from bert_jax.errors import StorageError
 from bert_jax.runtime.log import logger
 from bert_jax.storage import json_record
@@ -261,39 +258,3 @@ def list_checkpoints(checkpoints: epath.Path) -> list[CheckpointInfo]:
             evaluation = read_meta(checkpoints, step)["evaluation"]
             saved.append(CheckpointInfo.of(step, evaluation))
     return saved
-
-
-def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) -> dict[int, int]:
-    """Returns phase -> step with the lowest held-out loss or error, the later one on a tie.
-
-    Losses of different phases are not compared: another sequence length is another task.
-    """
-    best: dict[int, tuple[float, int]] = {}
-    for info in saved:
-        if info.criterion is None or not math.isfinite(info.criterion):
-            continue
-        phase = bisect.bisect_left(phase_ends, info.step)
-        rank = (info.criterion, -info.step)
-        best[phase] = min(best.get(phase, rank), rank)
-    return {phase: -negative for phase, (_, negative) in best.items()}
-
-
-def reasons_to_keep(
-    saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
-) -> dict[int, list[str]]:
-    """Returns step -> reasons to keep its checkpoint; without one, the next save removes it."""
-    steps = sorted(info.step for info in saved)
-    why: dict[int, list[str]] = {step: [] for step in steps}
-    for step in steps[-config.keep :]:
-        why[step].append("newest" if step == steps[-1] else f"newest {config.keep}")
-    for step in steps:
-        if config.keep_every_steps and step % config.keep_every_steps == 0:
-            why[step].append(f"every {config.keep_every_steps} steps")
-        if config.keep_start and step == 0:
-            why[step].append("start")
-        if step in phase_ends:
-            why[step].append(f"end of phase {phase_ends.index(step) + 1}")
-    if config.keep_best:
-        for phase, step in best_by_phase(saved, phase_ends).items():
-            why[step].append(f"best of phase {phase + 1}")
-    return why

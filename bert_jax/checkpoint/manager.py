@@ -17,6 +17,7 @@ Only process 0 writes. `catalog.py` lists checkpoints, `orbax_io.py` writes and 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -31,15 +32,14 @@ from bert_jax.checkpoint.catalog import (
     CheckpointInfo,
     DamagedError,
     ForeignReason,
-    best_by_phase,
     complete_steps,
     list_checkpoints,
     one_line,
     read_meta,
-    reasons_to_keep,
     with_digest,
 )
 from bert_jax.checkpoint.restore import RecordEvent, Restorer, parts
+from bert_jax.checkpoint.retention import best_by_phase, reasons_to_keep
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig
@@ -66,6 +66,7 @@ class RunCheckpoints:
         workdir: Workdir,
         config: CheckpointConfig,
         phase_ends: Sequence[int] = (),
+        at_words: Mapping[int, Sequence[int]] = MappingProxyType({}),
         *,
         peers: ProcessGroup | None = None,
         record_event: RecordEvent = lambda kind, step, details: None,
@@ -75,6 +76,7 @@ class RunCheckpoints:
 
         Args:
             phase_ends: the last step of each phase; these checkpoints are kept.
+            at_words: step -> words, of those that are kept by `config.checkpoint.keep_at_words`.
             peers: the processes of the run; by default this one alone.
             record_event: records "quarantined" and "save_failed"; may be called by another thread.
             flush_records: called by a thread before a checkpoint is written. A run that resumes
@@ -84,6 +86,7 @@ class RunCheckpoints:
             StorageError: the folder cannot be read, or is a file.
         """
         self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
+        self._at_words = at_words
         self._folder = workdir.checkpoints
         self._peers = peers or single_process_group(ActivityClock())
         self._record_event, self._flush_records = record_event, flush_records
@@ -267,7 +270,8 @@ class RunCheckpoints:
         self._record_event("save_failed", step, {"reason": reason})
 
     def _prune(self) -> None:
-        why = reasons_to_keep(list(self._saved.values()), self._config, self._phase_ends)
+        saved, ends = list(self._saved.values()), self._phase_ends
+        why = reasons_to_keep(saved, self._config, ends, self._at_words)
         for step in [step for step, kept_for in why.items() if not kept_for]:
             del self._saved[step]
             folder = self._folder / str(step)

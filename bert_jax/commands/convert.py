@@ -1,6 +1,7 @@
 """`bert-jax convert`: converts checkpoints to and from the formats of other libraries."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -9,6 +10,9 @@ from bert_jax.commands.kinds import export, exports
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
 from bert_jax.exit_codes import FAILED
+
+if TYPE_CHECKING:
+    from bert_jax.publish.push import Target
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -24,6 +28,16 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("max_shard_size", None, size, flag_values=values)
     define_weights(values)
     _define_optimizer_state(values)
+    _define_push(values)
+    revision = "branch for --push, which names the checkpoint, such as step-1000"
+    flags.DEFINE_string("revision", None, revision, flag_values=values)
+
+
+def _define_push(values: flags.FlagValues) -> None:
+    repository = "model repository on the Hugging Face hub to push the folder to: OWNER/NAME"
+    flags.DEFINE_string("push", None, repository, flag_values=values)
+    public = "make the repository public; by default a new one is private"
+    flags.DEFINE_bool("public", False, public, flag_values=values)
 
 
 def _define_optimizer_state(values: flags.FlagValues) -> None:
@@ -33,24 +47,51 @@ def _define_optimizer_state(values: flags.FlagValues) -> None:
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
-    from bert_jax.publish.export import run_export
     from bert_jax.publish.weight_writer import WeightFormat
 
     if values.all_steps and values.step is not None:
         raise UsageError("--all_steps and --step exclude each other")
+    if values.all_steps and values.revision:
+        raise UsageError("--all_steps and --revision exclude each other")
     if values.optimizer_state and values.weights != "last":
         raise UsageError(
             f"--optimizer_state: the moments are not those of --weights={values.weights}"
         )
-    run_export(
-        values.workdir,
-        values.out,
-        values.step,
-        all_steps=values.all_steps,
-        form=WeightFormat(values.dtype, values.max_shard_size),
-        optimizer_state=values.optimizer_state,
-        weights=values.weights,
-    )
+    options: dict[str, Any] = {
+        "all_steps": values.all_steps,
+        "form": WeightFormat(values.dtype, values.max_shard_size),
+        "optimizer_state": values.optimizer_state,
+        "weights": values.weights,
+    }
+    if values.push:
+        from bert_jax.publish.push_run import run_export_and_push
+
+        run_export_and_push(values.workdir, values.out, values.step, _target(values), **options)
+        return
+    if values.revision or values.public:
+        raise UsageError("--revision and --public need --push")
+    from bert_jax.publish.export import run_export
+
+    run_export(values.workdir, values.out, values.step, **options)
+
+
+def _target(values: flags.FlagValues) -> "Target":
+    from bert_jax.publish.push import MAIN, Target
+
+    return Target(values.push, not values.public, values.revision or MAIN)
+
+
+def _define_only_push(values: flags.FlagValues, words: Sequence[str]) -> None:
+    define_input(values, "from", "folder of an export or an import")
+    _define_push(values)
+    flags.DEFINE_string("revision", None, "branch (default: main)", flag_values=values)
+
+
+def _run_only_push(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "from", "push")
+    from bert_jax.publish.push import push
+
+    push(values["from"].value, _target(values))
 
 
 def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -100,6 +141,13 @@ COMMANDS = {
         "bert-jax convert import --from=uncased_L-12_H-768_A-12.zip --out=model",
         _define_import,
         _run_import,
+        takes_modules=False,
+    ),
+    "convert push": Command(
+        "push a folder that was exported or imported to the Hugging Face hub",
+        "bert-jax convert push --from=exported --push=me/my-bert",
+        _define_only_push,
+        _run_only_push,
         takes_modules=False,
     ),
     "convert verify": Command(

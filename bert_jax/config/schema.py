@@ -39,6 +39,7 @@ from bert_jax.config.ranges import (
 )
 from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.config.task_settings import TaskConfig
+from bert_jax.config.words_seen import parse_words
 from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
@@ -142,8 +143,17 @@ class CheckpointConfig:
     keep: Count = 3  # number of newest checkpoints to retain
     keep_every_steps: Whole = 0  # keep multiples of this permanently; 0 = none
     keep_start: bool = False  # also save step 0, the initial values, and keep it
+    keep_at_words: str = ""  # save and keep at the first step after these numbers of words: 1M,10M
     keep_best: bool = True  # of each phase, by held-out loss
     write_attempts: Attempts = 6  # 1, 2, 4, … s apart; then the run stops
+
+    def __post_init__(self) -> None:
+        parse_words(self.keep_at_words)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The numbers in `keep_at_words`, ascending."""
+        return parse_words(self.keep_at_words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.catalog import Quarantined, health, list_checkpoints, list_quarantined
+from bert_jax.checkpoint.retention import reasons_to_keep
 from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
@@ -23,6 +23,7 @@ from bert_jax.reporting.run_facts import steps_before, steps_by_phase
 from bert_jax.storage.remote import is_remote, is_storage_error
 from bert_jax.workdir import description, identity, lock
 from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.words_reached import steps_to_keep
 
 _MIN_QUIET_SECONDS = 60.0  # seconds without a record before a run counts as not running
 
@@ -143,7 +144,7 @@ def read_status(folder: epath.PathLike) -> Status:
         save_failed=failed if failed and not any(s >= failed["step"] for s in good) else None,
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
-        checkpoints=_checkpoints(workdir.checkpoints, config, problems),
+        checkpoints=_checkpoints(workdir.checkpoints, config, problems, steps_to_keep(config, run)),
         quarantined=_quarantined(workdir.quarantine, records),
         restart_from=max(good, default=None),
         bytes=_size(workdir.path),
@@ -221,11 +222,14 @@ def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[fl
 
 
 def _checkpoints(
-    folder: epath.Path, config: Config, problems: Mapping[int, str]
+    folder: epath.Path,
+    config: Config,
+    problems: Mapping[int, str],
+    at_words: Mapping[int, Sequence[int]],
 ) -> list[CheckpointStatus]:
     """problems: step -> its problem, empty if none."""
     usable = {c.step: c for c in list_checkpoints(folder) if not problems.get(c.step)}
-    reasons = catalog.reasons_to_keep(list(usable.values()), config.checkpoint, config.phase_ends)
+    reasons = reasons_to_keep(list(usable.values()), config.checkpoint, config.phase_ends, at_words)
     return [
         CheckpointStatus(
             step=step,

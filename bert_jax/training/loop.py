@@ -39,7 +39,7 @@ from bert_jax.training.setup import (
     with_outputs,
 )
 from bert_jax.training.state_sharding import State
-from bert_jax.workdir import lock
+from bert_jax.workdir import lock, words_reached
 from bert_jax.workdir.layout import Workdir
 
 
@@ -80,6 +80,8 @@ def train(
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, options.adopt)
         run = with_outputs(run)
+        if job.peers.is_first:
+            words_reached.tell(run.config, run.description)
         _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
@@ -105,6 +107,7 @@ def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
         run.workdir,
         run.config.checkpoint,
         run.config.phase_ends,
+        run.steps_to_keep,
         peers=run.job.peers,
         record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         flush_records=writer.flush,
@@ -164,7 +167,8 @@ def _train_phase(
                     trainer.log()
                 if trainer.is_due(config.evaluation.every_steps):
                     trainer.evaluate(state)
-                if trainer.is_due(config.checkpoint.every_steps):
+                by_words = trainer.done in trainer.run.steps_to_keep
+                if by_words or trainer.is_due(config.checkpoint.every_steps):
                     trainer.save(state)
                 if trainer.done == stop_after != config.total_steps:
                     raise StopRequestedError

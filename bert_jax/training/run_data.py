@@ -40,6 +40,7 @@ class PhaseData:
         shape: the phase with the rows that its batches really have.
         unit: what the batch size and the size of an epoch count.
         strips: of a row, which the encoder reads as rows of their own.
+        words_per_step: see `config.words_seen`; None if the words of the text are not counted.
     """
 
     shape: PhaseConfig
@@ -47,6 +48,7 @@ class PhaseData:
     held_out: EvaluationPass
     unit: Literal["rows", "examples"] = "rows"
     strips: int = 1
+    words_per_step: float | None = None
 
     @property
     def read(self) -> PhaseConfig:

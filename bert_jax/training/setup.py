@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions
 from bert_jax.training.teacher import Teacher, find_teacher
+from bert_jax.workdir import words_reached
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
 
@@ -80,6 +81,11 @@ class RunContext:
     @property
     def teacher_model(self) -> ModelConfig | None:
         return self.teacher.model if self.teacher else None
+
+    @functools.cached_property
+    def steps_to_keep(self) -> Mapping[int, list[int]]:
+        """Steps after which a checkpoint is kept, and the words that were seen there."""
+        return words_reached.steps_to_keep(self.config, self.description)
 
     @functools.cached_property
     def frozen(self) -> tuple[Any, ...]:
@@ -154,13 +160,16 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         files=data.files,
         teacher=teacher.model if teacher else None,
         hub=commits_of(config),
+        words_per_step=[p.data.words_per_step for p in phases],
     )
-    peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
+    content = [description["data"], description.get("words_per_step")]
+    peers, digests = job.peers, json.dumps(content, sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:
         raise UserError(
             f"{peers.name(peers.process_id)}: the content of {data.path} differs between "
             "machines (by digest); copy the same files to all of them"
         )
+    words_reached.check(config, description, data.path)
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
         data.warn(config)

@@ -90,7 +90,9 @@ class StoreData:
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
         train = phase_batches(config, self.store, self.store.train, phase)
-        return PhaseData(phase, train, HeldOut(config, phase, self.store))
+        words = self.store.words_per_token
+        per_step = None if words is None else phase.batch_size * train.text_per_row() * words
+        return PhaseData(phase, train, HeldOut(config, phase, self.store), words_per_step=per_step)
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "StoreData":
         return self

@@ -58,6 +58,7 @@ def describe(
     digests: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, Any] = MappingProxyType({}),
     hub: Mapping[str, str] = MappingProxyType({}),
+    words_per_step: Sequence[float | None] = (),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -74,6 +75,7 @@ def describe(
         files: of a task, see `run_data.RunData`.
         hub: the commits of the models on the Hugging Face hub that the configuration names, see
             `storage.hub.recorded`.
+        words_per_step: of each phase, see `config.words_seen`; None if they are not counted.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -96,10 +98,15 @@ def describe(
         **({"hub": dict(hub)} if hub else {}),
         **({"files": dict(files)} if files else {}),
         **({"modules": modules} if modules else {}),
+        **({"words_per_step": list(words_per_step)} if _all_counted(words_per_step) else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase, teacher) for phase in shapes or config.phases],
     }
+
+
+def _all_counted(words_per_step: Sequence[float | None]) -> bool:
+    return bool(words_per_step) and None not in words_per_step
 
 
 def digest(config: Config) -> str:
@@ -171,6 +178,7 @@ _FORM: Final = {
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
     "hub?": {str: json_record.text},
+    "words_per_step?": [json_record.number],
     "step_flops?": [lambda value: json_record.number(value) and value > 0],
 }
 

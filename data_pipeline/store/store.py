@@ -28,9 +28,10 @@ that equal inputs give equal bytes):
                       "rules" {cleaning rule: times fired}, "dropped" {reason: count}, "warnings"
                       [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
                       newer stores, in each split also "short" (documents) and "unknown" (tokens),
-                      see `quality`, and "left_out" {reason files were not read: {"count": int,
-                      "first": [path]}}; with --dedup also "duplicates" {name of the source of
-                      the documents that are kept: documents left out}
+                      see `quality`, "words" (of its text, between white space), and "left_out"
+                      {reason files were not read: {"count": int, "first": [path]}}; with --dedup
+                      also "duplicates" {name of the source of the documents that are kept:
+                      documents left out}
     languages         list of language codes
     held_out_share    requested fraction of each source's documents to hold out; null: the default
     build             settings of the build, so that another one can say what has changed: versions,
@@ -104,6 +105,15 @@ class TokenStore:
         """The memory-mapped arrays."""
         splits = (self.train, self.held_out)
         return [getattr(split, array) for split in splits for array in ARRAYS]
+
+    @property
+    def words_per_token(self) -> float | None:
+        """Words between white space for each token of the training text; None for a store that was
+        built without a count of words."""
+        splits = [source.get("splits", {}).get("train", {}) for source in self.manifest["sources"]]
+        if not all("words" in split for split in splits):
+            return None
+        return sum(split["words"] for split in splits) / sum(split["tokens"] for split in splits)
 
     @property
     def tokenizer_path(self) -> Path:

@@ -71,7 +71,7 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
     dropped = (f"{entry['dropped']['sentences']:,}" for entry in entries)
     counts.add_row("sentences without tokens", *dropped)
     for split in SPLITS:
-        for unit in ("documents", "sentences", "tokens"):
+        for unit in ("documents", "sentences", "words", "tokens"):
             values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
             counts.add_row(f"{split.replace('_', '-')} {unit}", *values)
     for name, key, whole in _SHARES:

@@ -12,11 +12,12 @@ from bert_jax.data_pipeline.store_build.shard_files import Unit, open_shard
 
 @dataclass(frozen=True)
 class Documents:
-    """All documents of a build, D of them in U units, in the order of the store: 22 bytes each."""
+    """All documents of a build, D of them in U units, in the order of the store: 26 bytes each."""
 
     hashes: np.ndarray  # [D] uint64, of the raw text
     sentences: np.ndarray  # [D] uint32, 0 if no text remained
     tokens: np.ndarray  # [D] int64
+    words: np.ndarray  # [D] uint32, between white space
     source: np.ndarray  # [D] uint16
     ends: np.ndarray  # [U] int64, documents in all units up to this one
 
@@ -28,17 +29,19 @@ class Documents:
 def read_documents(units: Sequence[Unit], sources: Sequence[SourceSpec]) -> Documents:
     """Reads the documents of shards; the memory needed is theirs and one shard's."""
     numbers = {id(spec): number for number, spec in enumerate(sources)}
-    hashes, sentences, tokens, source = [], [], [], []
+    hashes, sentences, tokens, words, source = [], [], [], [], []
     for unit in units:
         shard = open_shard(unit)
         hashes.append(shard.hashes)
         sentences.append(shard.documents)
         tokens.append(_sums(shard.sentences, shard.documents))
+        words.append(shard.words)
         source.append(np.full(len(shard.hashes), numbers[id(unit.source)], np.uint16))
     return Documents(
         np.concatenate(hashes),
         np.concatenate(sentences),
         np.concatenate(tokens),
+        np.concatenate(words),
         np.concatenate(source),
         np.cumsum([len(each) for each in hashes]),
     )

@@ -28,7 +28,7 @@ from bert_jax.errors import UserError, count
 FEW_DOCUMENTS = 4  # a source with fewer documents gets a warning
 _MUCH = 0.25  # share of the tokens held out beyond the share asked for, above which a build warns
 _SHOWN_TEMPLATES = 10
-_COUNTED = ("documents", "sentences", "tokens")
+_COUNTED = ("documents", "sentences", "tokens", "words")
 
 
 def merge(
@@ -94,9 +94,10 @@ def merge(
 
 
 def _counts(documents: Documents, chosen: np.ndarray, sources: int) -> np.ndarray:
-    """Returns how many documents, sentences and tokens of each source are chosen, [sources, 3]."""
+    """Returns how much of each source is chosen, in the units of `_COUNTED`, [sources, units]."""
     counts = np.zeros((sources, len(_COUNTED)), np.int64)
-    units = np.stack([np.ones(len(chosen), np.int64), documents.sentences, documents.tokens], 1)
+    ones = np.ones(len(chosen), np.int64)
+    units = np.stack([ones, documents.sentences, documents.tokens, documents.words], 1)
     np.add.at(counts, documents.source[chosen], units[chosen])
     return counts
 

@@ -174,12 +174,16 @@ def _write_batch(
     lengths = _write_tokens(chain.from_iterable(split), spec, encoder, outputs["tokens"])
     document_of = np.repeat(np.arange(len(split)), [len(sentence) for sentence in split])
     kept = np.bincount(document_of[lengths > 0], minlength=len(split)).astype(np.uint32)
+    # In cleaned text one space is between two words; to split it would take a tenth of the build.
+    words = np.fromiter((text.count(" ") + 1 for text in chain.from_iterable(split)), np.int64)
+    words = np.bincount(document_of, words * (lengths > 0), len(split)).astype(np.uint32)
     hashes = np.array([raw_hash(document.text) for document in documents], np.uint64)
     counts["documents"] += len(documents)
     counts["dropped_documents"] += int((kept == 0).sum())
     counts["dropped_sentences"] += int((lengths == 0).sum())
     outputs["hashes"].append(hashes)
     outputs["documents"].append(kept)
+    outputs["words"].append(words)
     outputs["sentences"].append(lengths[lengths > 0])
 
 

@@ -1,9 +1,10 @@
 """The files of a shard: written, verified, sent to a bucket, read.
 
 Little-endian: `hashes` [documents] uint64, first eight bytes of the sha256 of the raw text;
-`documents` [documents] uint32, sentences per document, 0 if no text remained; `sentences` uint32,
-tokens per sentence, >= 1; `tokens`, as in the store; `signatures` [documents, 128] uint32, if near
-duplicates are searched for; and summary.json, written last: the counts, the unit's name, size and
+`documents` [documents] uint32, sentences per document, 0 if no text remained; `words` [documents]
+uint32, words between white space in these sentences; `sentences` uint32, tokens per sentence, >= 1;
+`tokens`, as in the store; `signatures` [documents, 128] uint32, if near duplicates are searched
+for; and summary.json, written last: the counts, the unit's name, size and
 sha256 of each file, and a digest of the summary itself.
 """
 
@@ -33,7 +34,7 @@ from bert_jax.storage.versions import HashedFile
 SUMMARY = "summary.json"
 PART = ".part"  # suffix of shards that are being written
 _TOKENS_AT_ONCE = 1 << 24  # of a merge
-_ARRAYS = ("hashes", "documents", "sentences", "tokens")
+_ARRAYS = ("hashes", "documents", "words", "sentences", "tokens")
 SIGNATURES = "signatures"
 
 
@@ -61,6 +62,7 @@ class Shard:
 
     hashes: np.ndarray
     documents: np.ndarray
+    words: np.ndarray
     sentences: np.ndarray
 
 
@@ -174,6 +176,7 @@ def open_shard(unit: Unit) -> Shard:
     return Shard(
         hashes=np.fromfile(unit.shard / "hashes", np.uint64),
         documents=np.fromfile(unit.shard / "documents", np.uint32),
+        words=np.fromfile(unit.shard / "words", np.uint32),
         sentences=np.fromfile(unit.shard / "sentences", np.uint32),
     )
 

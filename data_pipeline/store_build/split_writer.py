@@ -22,9 +22,9 @@ class SplitWriter:
     def __init__(self, folder: Path, counts: np.ndarray, vocab_size: int) -> None:
         """
         Args:
-            counts: of the split's documents, sentences and tokens.
+            counts: of the split's documents, sentences and tokens first.
         """
-        documents, sentences, tokens = counts.tolist()
+        documents, sentences, tokens, *_ = counts.tolist()
         lengths = {"tokens": tokens, "sentence_lengths": sentences, "token_counts": vocab_size}
         self.kind = token_type(vocab_size)
         self._folder = folder

@@ -14,11 +14,27 @@ import bert_jax
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-FIRST_HOUR, TPU = NOTEBOOKS
+ABLATION, FIRST_HOUR, TASK, TPU = NOTEBOOKS
 # What the tests put in place of lines of the notebooks: four steps.
 SHORTER = {
     '"phases[0].steps": 300,': '"phases[0].steps": 4, "phases[0].batch_size": 8,',
     "vocab_size=4000,": "vocab_size=500,",
+}
+SMALL = """"model.hidden_size": 32, "model.num_attention_heads": 2,
+    "model.num_hidden_layers": 1, "model.intermediate_size": 64, "phases[0].batch_size": 8,"""
+SHORTER_TASK = {
+    '"phases[0].steps": 300,': f'"phases[0].steps": 4, {SMALL}',
+    "run/checkpoints/300": "run/checkpoints/4",
+    "vocab_size=4000,": "vocab_size=500,",
+    '"--config=glue_small",': """"--config=glue_small", "--config.task.fewest_steps=1",
+    "--config.task.most_steps=4", "--config.phases[0].seq_length=32",""",
+}
+SHORTER_ABLATION = {
+    '"phases[0].steps": 150,': f"""{SMALL} "phases[0].steps": 4,
+    "model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0,""",
+    "vocab_size=4000,": "vocab_size=500,",
+    'base="demo",': 'base="tiny",',
+    "seeds=range(3),": "seeds=range(1),",
 }
 # On eight CPU devices instead of a TPU's.
 ON_CPU = {
@@ -81,6 +97,27 @@ def test_the_first_hour_runs(tmp_path):
     assert "unknown key config.phases[0].batchsize; did you mean phases[0].batch_size?" in printed
     assert re.search(r"^step 4: [\d.]+ nats per mask", printed, re.MULTILINE)
     assert (tmp_path / "exported" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_task_runs(tmp_path):
+    printed = run_notebook(TASK, SHORTER_TASK, tmp_path)
+    assert re.search(
+        r"^fine-tuned: [\d.]+%\nmajority: [\d.]+%\nbag of words:", printed, re.MULTILINE
+    )
+    assert re.search(r"^(files|network|numbers|threads): [\d.]+%$", printed, re.MULTILINE)
+    assert (tmp_path / "fields_exported" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_ablation_runs(tmp_path):
+    printed = run_notebook(ABLATION, SHORTER_ABLATION, tmp_path)
+    assert "no dropout" in printed
+    report = json.loads((tmp_path / "dropout" / "report.json").read_text())
+    assert sorted(report["runs"]) == ["dropout/0", "no dropout/0"]
+    assert (tmp_path / "dropout" / "report.html").exists()
 
 
 @pytest.mark.slow

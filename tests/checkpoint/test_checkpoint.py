@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from runs import complete_steps, list_quarantined, read_meta
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import CheckpointInfo, reasons_to_keep, with_digest
+from bert_jax.checkpoint.catalog import CheckpointInfo, with_digest
 from bert_jax.checkpoint.manager import RunCheckpoints, find_steps, load_params
+from bert_jax.checkpoint.retention import reasons_to_keep
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError

@@ -98,6 +98,7 @@ def test_the_manifest_counts_what_was_found_and_dropped(text: Path, tmp_path: Pa
     assert entry["rules"] == {"invisible_character": 12}
     assert sum(split["documents"] for split in entry["splits"].values()) == 60
     assert sum(split["sentences"] for split in entry["splits"].values()) == 180
+    assert sum(split["words"] for split in entry["splits"].values()) == 360
     assert entry["warnings"] == []
     assert not (tmp_path / ".store.building").exists()
 
@@ -106,7 +107,9 @@ def test_sentences_that_tokenize_to_nothing_are_dropped(tmp_path: Path) -> None:
     # U+E000 is private use: neither a letter nor punctuation; BERT's clean_text removes it.
     (tmp_path / "a.txt").write_text("One.\n\ue000\nTwo.\n\nThree.\n\nFour.\n\nFive.\n")
     store = made(f"lines:{tmp_path / 'a.txt'}", tmp_path / "store")
-    assert store.manifest["sources"][0]["dropped"] == {"documents": 0, "sentences": 1}
+    (source,) = store.manifest["sources"]
+    assert source["dropped"] == {"documents": 0, "sentences": 1}
+    assert sum(split["words"] for split in source["splits"].values()) == 5
     wanted = [["One.", "Two."], ["Three."], ["Four."], ["Five."]]
     found = decoded(store, "train") + decoded(store, "held_out")
     encoded = ([ids.tolist() for ids in TOKENIZER.encode_batch(text)] for text in wanted)

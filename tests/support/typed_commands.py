@@ -91,6 +91,11 @@ TYPED = (
         "the network; tests/training/test_hub_names.py has a hub",
     ),
     Typed("bert-jax fill --model=hf:", "", "the network; tests/convert/test_folders_of_others.py"),
+        "bert-jax convert export --workdir=run --out=pushed",
+        "",
+        "a hub is in tests/publish/test_push.py",
+    ),
+    Typed("bert-jax convert push", "", "the same"),
     Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
         "bert-jax pretrain --time_budget=20m",

@@ -37,7 +37,7 @@ MAY = """
     mesh.slice mesh.data mesh.fsdp mesh.tensor
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_start
-    checkpoint.keep_best
+    checkpoint.keep_at_words checkpoint.keep_best
     checkpoint.write_attempts
     evaluation.every_steps evaluation.batches evaluation.attention
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate

@@ -1,0 +1,207 @@
+"""Pushes an export to a model repository of the Hugging Face hub, private unless stated otherwise.
+
+The upload is one call of `huggingface_hub.HfApi.upload_folder`: a push that was cut off, run again,
+sends what is missing. Only files that SHA256SUMS lists are sent. No message has the token in it.
+"""
+
+import hashlib
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bert_jax.convert import checksums
+from bert_jax.convert.checksums import SUMS
+from bert_jax.errors import UserError
+from bert_jax.publish.export import CARD, is_written
+from bert_jax.storage.read_files import read_bytes
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+MAIN: Final = "main"
+_ATTRIBUTES: Final = ".gitattributes"  # in every repository from the start
+_BRANCH: Final = re.compile(r"[A-Za-z0-9_][\w.-]*")
+_TOKEN: Final = re.compile("[!-~]+")
+_LOGIN: Final = "run `hf auth login` or set HF_TOKEN"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A branch of a model repository on the hub.
+
+    Attributes:
+        repository: OWNER/NAME.
+        private: whether only its owner sees it.
+        branch: made from `main` if the repository lacks it.
+    """
+
+    repository: str
+    private: bool = True
+    branch: str = MAIN
+
+    def command(self, folder: Path | str) -> str:
+        """Returns the command that pushes a folder there."""
+        words = [f"--from={folder}", f"--push={self.repository}"]
+        words += [f"--revision={self.branch}"] * (self.branch != MAIN)
+        words += ["--public"] * (not self.private)
+        return f"bert-jax convert push {shlex.join(words)}"
+
+
+def check_target(target: Target) -> None:
+    """Raises UserError if a name or the token is malformed, or there is none; uses no network."""
+    from huggingface_hub import errors, get_token
+    from huggingface_hub.utils import validate_repo_id
+
+    where = f"--push={target.repository}"
+    try:
+        validate_repo_id(target.repository)
+    except errors.HFValidationError as error:
+        raise UserError(f"{where}: not the name of a repository ({_line(error)})") from None
+    if "/" not in target.repository:
+        raise UserError(f"{where}: give OWNER/NAME, such as me/{target.repository}")
+    if not _BRANCH.fullmatch(target.branch):
+        raise UserError(f"--revision={target.branch}: not the name of a branch; give chck_10M")
+    token = get_token()
+    if not token:
+        raise UserError(f"{where}: no token; {_LOGIN}, with one that may write there")
+    if not _TOKEN.fullmatch(token):  # the transport would name the header, and the token in it
+        raise UserError(f"{where}: the token has characters that no token has; {_LOGIN}")
+
+
+def push(folder: Path | str, target: Target) -> None:
+    """Pushes an export or import, and prints the address.
+
+    A branch that has an earlier export gets the files of this one; files in it that no export
+    writes stay.
+
+    Raises:
+        UserError: as `check_target`; the folder is no export, or a file but the model card differs
+            from it; the repository has other content or is not as private as asked; the hub cannot
+            be reached, or refuses. The folder is unchanged.
+    """
+    check_target(target)
+    sums = _read_sums(Path(folder))
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    token = str(get_token())
+    try:
+        commit = _push(HfApi(token=token, library_name="bert-jax"), Path(folder), sums, target)
+    except UserError as error:
+        raise UserError(f"{error}; {folder} stays") from None
+    except Exception as error:  # whatever the client or its transports raise
+        raise UserError(
+            f"{target.repository}: cannot be pushed ({_reason(error, token)}); {folder} stays: "
+            f"push it again with `{target.command(folder)}`"
+        ) from None
+    access = "private" if target.private else "public"
+    print(f"{folder} pushed to {commit} ({access}, revision {target.branch})")
+
+
+def _read_sums(folder: Path) -> Mapping[str, str]:
+    """Returns the checksums of an export, whose files were compared with them."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give one that `bert-jax convert export` wrote")
+    sums = checksums.read_checksums(folder)
+    if sums is None:
+        raise UserError(f"{folder}: no {SUMS} in it; give a folder that an export or import wrote")
+    for name in sums:
+        if name != CARD:  # it may be edited
+            with checksums.checked(folder, name, sums):
+                pass
+    kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    others = sorted(name for name in kept - {*sums, SUMS} if not name.startswith(".cache/"))
+    if others:
+        print(f"not pushed, since {SUMS} does not list them: {', '.join(others)}")
+    return sums
+
+
+def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -> str:
+    """Returns the address of the commit."""
+    name = target.repository
+    api.create_repo(name, private=target.private, exist_ok=True)
+    info = api.model_info(name, files_metadata=True)
+    if bool(info.private) != target.private:
+        raise UserError(_other_access(name, is_private=bool(info.private)))
+    _check_content(info.siblings or (), folder, sums, name)
+    if target.branch != MAIN:
+        api.create_branch(name, branch=target.branch, exist_ok=True)
+        info = api.model_info(name, revision=target.branch, files_metadata=True)
+        _check_content(info.siblings or (), folder, sums, f"{name}@{target.branch}")
+    there = {file.rfilename for file in info.siblings or ()}
+    stale = sorted(file for file in there - {*sums, SUMS} if is_written(file))
+    commit = api.upload_folder(
+        repo_id=name,
+        folder_path=folder,
+        revision=target.branch,
+        commit_message="Upload by bert-jax",
+        allow_patterns=[*sums, SUMS],
+        delete_patterns=stale or None,
+    )
+    return str(commit.commit_url)
+
+
+def _other_access(name: str, *, is_private: bool) -> str:
+    if is_private:
+        return f"{name}: exists and is private; leave out --public, or make it public on its page"
+    return f"{name}: exists and is public; give --public too, or another name"
+
+
+def _check_content(files: Any, folder: Path, sums: Mapping[str, str], where: str) -> None:
+    """Raises UserError if a branch has content that no export wrote.
+
+    One with SHA256SUMS was pushed before. Without it, a push may have been cut off: its files are
+    those of the folder.
+    """
+    if any(file.rfilename == SUMS for file in files):
+        return
+    for file in files:
+        name = file.rfilename
+        if name not in (_ATTRIBUTES, CARD) and not _is_same(file, folder / name, sums.get(name)):
+            raise UserError(
+                f"{where}: exists with other content ({name}); give a new name, or remove its "
+                "files on its page"
+            )
+
+
+def _is_same(file: Any, own: Path, digest: str | None) -> bool:
+    """Returns whether a file of a repository is the folder's; digest: its sha256, if it has one."""
+    if digest is None:
+        return False
+    if file.lfs is not None:
+        return bool(file.lfs.sha256 == digest)
+    data = read_bytes(own)
+    git = hashlib.sha1(f"blob {len(data)}\0".encode() + data, usedforsecurity=False)
+    return bool(file.blob_id == git.hexdigest())
+
+
+def _reason(error: BaseException, token: str) -> str:
+    """Returns why the hub was not reached or refused, on one line without the token."""
+    chain = [error]
+    while cause := chain[-1].__cause__:
+        chain.append(cause)
+    refusal = next((error for error in chain if _status(error)), None)
+    if refusal is None:
+        # The others name only what was being done.
+        return _line(chain[-1]).replace(token, "…")
+    status = _status(refusal)
+    if status == 401:
+        return f"the token is not valid; {_LOGIN}"
+    said = " ".join((getattr(refusal, "server_message", None) or _line(refusal)).split())[:200]
+    hint = "; check the owner, and that the token may write there" * (status in (403, 404))
+    return f"{status}: {said}".replace(token, "…") + hint
+
+
+def _status(error: BaseException) -> int | None:
+    """Returns the HTTP status of the response that an error is about."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

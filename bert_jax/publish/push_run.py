@@ -1,0 +1,114 @@
+"""Exports checkpoints of a run and pushes them to the Hugging Face hub, as revisions by name."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bert_jax.checkpoint import catalog
+from bert_jax.config import words_seen
+from bert_jax.config.recorded import config_of
+from bert_jax.errors import UserError
+from bert_jax.publish.export import DISCRIMINATOR, has_generator, run_export
+from bert_jax.publish.push import MAIN, Target, check_target, push
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.words_reached import steps_to_keep
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+def run_export_and_push(
+    workdir: epath.PathLike,
+    out: Path | str,
+    step: int | None,
+    target: Target,
+    *,
+    all_steps: bool = False,
+    **options: Any,
+) -> None:
+    """Exports as `run_export` and pushes what it wrote.
+
+    Args:
+        step: of the checkpoint; None is that which the branch of the target names, or the newest.
+        all_steps: every checkpoint, each to a branch of its name, the newest to `main` also.
+        options: of `run_export`.
+
+    Raises:
+        UserError: as `run_export`, `check_target` and `push`; or the run has two models, or no
+            checkpoint of that name. If a push fails, what was exported stays.
+    """
+    check_target(target)
+    run = Workdir.open(workdir)
+    if has_generator(run):
+        raise UserError(
+            f"{workdir}: has two models; export them without --push, then push one: "
+            f"`{target.command(Path(out) / DISCRIMINATOR)}`"
+        )
+    if target.branch != MAIN:
+        named = step_of(run, target.branch)
+        if step not in (None, named):
+            raise UserError(f"--revision={target.branch}: is not of --step={step}; give one of two")
+        step = named
+    run_export(workdir, out, step, all_steps=all_steps, **options)
+    if not all_steps:
+        push(out, target)
+        return
+    steps, at_words = catalog.complete_steps(run.checkpoints), _steps_by_words(run)
+    for step in steps:
+        names = [words_seen.revision_of(words) for words in at_words.get(step, ())]
+        for name in names or [f"step-{step}"]:
+            push(Path(out) / f"step-{step}", dataclasses.replace(target, branch=name))
+    push(Path(out) / f"step-{steps[-1]}", target)
+
+
+def step_of(run: Workdir, revision: str) -> int:
+    """Returns the step of the checkpoint that a revision names: step-1000, or chck_10M, the first
+    step after which 10 million words were seen.
+
+    Raises:
+        UserError: no such form, the run never gets there, or the checkpoint is gone; names the key
+            that keeps it.
+    """
+    where, words = f"--revision={revision}", words_seen.words_of(revision)
+    if words is not None:
+        step = _step_at(run, words, where)
+        remedy = f"{words_seen.KEY}={words} keeps"
+    elif match := _STEP.fullmatch(revision):
+        step = int(match[1])
+        remedy = f"config.checkpoint.keep_every_steps={step} keeps"
+    else:
+        raise UserError(f"{where}: names no checkpoint; give one such as step-1000 or chck_10M")
+    steps = catalog.complete_steps(run.checkpoints)
+    if step not in steps:
+        raise UserError(
+            f"{where}: {run} has no checkpoint of step {step}, only "
+            f"{', '.join(map(str, steps)) or 'none'}; {remedy} it, from before the run gets there"
+        )
+    return step
+
+
+def _step_at(run: Workdir, words: int, where: str) -> int:
+    """Returns the first step after which a run has seen a number of words."""
+    known = description.read_description(run)
+    if "words_per_step" not in known:
+        raise UserError(
+            f"{where}: {run} has no count of words; its store was built without one: give a step"
+        )
+    ends, per_step = config_of(known).phase_ends, known["words_per_step"]
+    step = words_seen.step_at(words, ends, per_step)
+    if step is None:
+        total = int(words_seen.words_at(ends[-1], ends, per_step))
+        raise UserError(f"{where}: {run} ends after {total:,} words")
+    return step
+
+
+def _steps_by_words(run: Workdir) -> Mapping[int, list[int]]:
+    """Returns step -> words, of the checkpoints that a run keeps by words."""
+    if not description.has_config_json(run):
+        return {}
+    known = description.read_description(run)
+    return steps_to_keep(config_of(known), known)

@@ -1,0 +1,234 @@
+"""`convert export --push` and `convert push`: what a hub on loopback is sent."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from exported import make_run
+from hub_uploads import TOKEN, Uploads, serve_uploads
+
+from bert_jax import cli
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.exit_codes import DONE, FAILED, USAGE
+
+# The client's own way to put a file, in 2.4.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+NAME = "me/my-bert"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir with checkpoints of steps 2 and 4."""
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(94))]
+    tokenizer = Tokenizer.from_vocab(entries, lowercase=True)
+    return Path(make_run(tokenizer, tmp_path_factory.mktemp("push"))[0])
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Uploads]:
+    """A hub that the client uses, with the token of its owner."""
+    with serve_uploads() as server:
+        use(monkeypatch, server.endpoint)
+        yield server
+
+
+def use(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """As HF_ENDPOINT and HF_HUB_DISABLE_XET=1, which are read when the library is imported."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+def export(run: Path, out: Path, *flags: str, push: str = NAME) -> int:
+    words = ["convert", "export", f"--workdir={run}", f"--out={out}", f"--push={push}"]
+    return cli.main([*words, *flags])
+
+
+def push(folder: Path, *flags: str) -> int:
+    return cli.main(["convert", "push", f"--from={folder}", f"--push={NAME}", *flags])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def fails(capsys: pytest.CaptureFixture, *parts: str) -> str:
+    """The one line on standard error; it has the parts and not the token."""
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, captured.err
+    assert all(part in lines[0] for part in parts), lines[0]
+    assert TOKEN not in captured.err + captured.out
+    return lines[0]
+
+
+def test_a_push_sends_the_export_to_a_private_repository(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    assert export(run, out) == DONE
+    assert hub.files(NAME) == contents(out)
+    assert hub.private[NAME]
+    card = hub.files(NAME)["README.md"].decode()
+    assert "trained for 4 steps" in card
+    assert "## Held-out metrics" in card
+    captured = capsys.readouterr()
+    assert f"{hub.endpoint}/{NAME}" in captured.out
+    assert "(private, revision main)" in captured.out
+    assert TOKEN not in captured.out + captured.err
+    assert not any(TOKEN.encode() in data for data in contents(out).values())
+    sent, asked = hub.sent, len(hub.asked)
+    assert push(out) == DONE  # nothing is sent twice
+    assert hub.sent == sent
+    assert len(hub.asked) > asked
+
+
+def test_public_is_a_flag_and_access_is_never_changed(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert export(run, tmp_path / "out", "--public") == DONE
+    assert not hub.private[NAME]
+    sent = hub.files(NAME)
+    assert push(tmp_path / "out") == FAILED
+    fails(capsys, f"{NAME}: exists and is public; give --public")
+    hub.private[NAME] = True
+    assert push(tmp_path / "out", "--public") == FAILED
+    fails(capsys, f"{NAME}: exists and is private; leave out --public")
+    assert hub.files(NAME) == sent
+
+
+def test_a_newer_export_replaces_an_earlier_one(run: Path, hub: Uploads, tmp_path: Path) -> None:
+    assert export(run, tmp_path / "two", "--step=2", "--max_shard_size=20KB") == DONE
+    assert "model.safetensors.index.json" in hub.files(NAME)
+    hub.branches[NAME]["main"]["LICENSE"] = b"of the user"
+    assert export(run, tmp_path / "four") == DONE
+    assert hub.files(NAME) == contents(tmp_path / "four") | {"LICENSE": b"of the user"}
+
+
+def test_checkpoints_are_revisions_by_name(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert export(run, tmp_path / "two", "--revision=step-2") == DONE
+    assert hub.files(NAME, "step-2") == contents(tmp_path / "two")
+    assert hub.files(NAME) == {}
+    assert export(run, tmp_path / "three", "--revision=step-3") == FAILED
+    fails(capsys, "no checkpoint of step 3, only 2, 4", "config.checkpoint.keep_every_steps=3")
+    assert not (tmp_path / "three").exists()
+    assert export(run, tmp_path / "x", "--revision=two") == FAILED
+    fails(capsys, "--revision=two: names no checkpoint")
+    assert export(run, tmp_path / "x", "--revision=step-2", "--step=4") == FAILED
+    fails(capsys, "--revision=step-2: is not of --step=4")
+    assert export(run, tmp_path / "all", "--all_steps") == DONE
+    assert hub.branches[NAME].keys() == {"main", "step-2", "step-4"}
+    assert hub.files(NAME) == hub.files(NAME, "step-4") == contents(tmp_path / "all/step-4")
+
+
+def test_a_cut_push_goes_on_where_it_was(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    hub.refuse = ("POST .*/commit/", 500)
+    out = tmp_path / "out"
+    assert export(run, out, "--revision=step-2") == FAILED
+    line = fails(capsys, "(500: ", f"{out} stays: push it again with `bert-jax convert push")
+    command = line.split("`")[1]
+    sent, hub.refuse = hub.sent, None
+    assert sent > 0
+    assert cli.main(command.split()[1:]) == DONE
+    assert hub.files(NAME, "step-2") == contents(out)
+    assert hub.sent == sent
+
+
+def test_files_of_others_are_neither_sent_nor_overwritten(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    hub.add(NAME, {"README.md": b"# mine", "config.json": b"{}", "model.safetensors": b"other"})
+    before = hub.files(NAME)
+    out = tmp_path / "out"
+    assert export(run, out) == FAILED
+    fails(capsys, f"{NAME}: exists with other content (config.json); give a new name", str(out))
+    assert hub.files(NAME) == before
+    hub.add(NAME, {"README.md": b"# mine"})  # as made on the hub's page
+    (out / "notes.txt").write_text("private")
+    assert push(out) == DONE
+    assert "not pushed, since SHA256SUMS does not list them: notes.txt" in capsys.readouterr().out
+    assert "notes.txt" not in hub.files(NAME)
+
+
+def test_the_card_may_be_edited_before_a_push_and_nothing_else(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    assert export(run, out) == DONE
+    card = (out / "README.md").read_text().replace("# license: not stated", "license: mit #")
+    (out / "README.md").write_text(card)
+    assert push(out) == DONE
+    assert hub.files(NAME)["README.md"] == card.encode()
+    (out / "config.json").write_text("{}")
+    assert push(out) == FAILED
+    fails(capsys, "config.json: checksum differs from SHA256SUMS")
+    assert push(tmp_path) == FAILED
+    fails(capsys, f"{tmp_path}: no SHA256SUMS in it")
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b/c", ["--push=a/b/c: not the name of a repository"]),
+        ("me/my bert", ["not the name of a repository"]),
+        ("my-bert", ["--push=my-bert: give OWNER/NAME, such as me/my-bert"]),
+        ("other/my-bert", ["403: no rights", "may write there", "stays: push it again with"]),
+    ],
+)
+def test_a_name_that_cannot_be_pushed_to_is_one_line(
+    name: str, parts: list[str], run: Path, hub: Uploads, tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    assert export(run, tmp_path / "out", push=name) == FAILED
+    fails(capsys, *parts)
+    assert not hub.branches
+    assert (tmp_path / "out").exists() == name.startswith("other")
+
+
+@pytest.mark.parametrize("token", ["hf_another", "hf_with\0zero", "hf_\u00e9", "hf_two parts"])
+def test_a_token_that_is_not_valid_is_one_line_without_it(
+    token: str, run: Path, hub: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    (tmp_path / "token").write_text(token, encoding="utf-8")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert export(run, tmp_path / "out") == FAILED
+    line = fails(capsys, "the token ", "; run `hf auth login` or set HF_TOKEN")
+    assert (tmp_path / "out").exists() == (token == "hf_another")
+    assert not any(shown in line for shown in (token, token[:7], ascii(token)[1:-1]))
+
+
+def test_without_a_token_nothing_is_exported(
+    run: Path, hub: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    assert export(run, tmp_path / "out") == FAILED
+    fails(capsys, "no token; run `hf auth login` or set HF_TOKEN")
+    assert not (tmp_path / "out").exists()
+    assert not hub.asked
+
+
+def test_without_a_network_the_folder_stays(
+    run: Path, hub: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    use(monkeypatch, "http://127.0.0.1:1")
+    out = tmp_path / "out"
+    assert export(run, out) == FAILED
+    fails(capsys, f"{NAME}: cannot be pushed (", f"`bert-jax convert push --from={out}")
+    digest = hashlib.sha256(contents(out)["model.safetensors"]).hexdigest()
+    assert digest in (out / "SHA256SUMS").read_text()
+
+
+def test_flags_that_exclude_each_other(run: Path, tmp_path: Path) -> None:
+    assert export(run, tmp_path / "x", "--all_steps", "--revision=step-2") == USAGE
+    words = ["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'x'}"]
+    assert cli.main([*words, "--revision=step-2"]) == USAGE

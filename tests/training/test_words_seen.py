@@ -1,0 +1,156 @@
+"""Checkpoints at numbers of words: which step, kept through a resume, pushed by name."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from corpus import small_config, small_store
+from hub_uploads import TOKEN, serve_uploads
+
+from bert_jax import cli
+from bert_jax.config import words_seen
+from bert_jax.config.schema import CheckpointConfig, Config
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import StoppedError, UserError
+from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.reporting.status import read_status
+from bert_jax.training.loop import pretrain
+from bert_jax.training.options import RunOptions
+from bert_jax.workdir.description import read_description
+from bert_jax.workdir.layout import Workdir
+
+ENTRIES = ["aa", "bb", "cc", "##d", "."]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    """160 documents of sentences of 2 to 6 words, each of which has two tokens."""
+    folder, rng = tmp_path_factory.mktemp("words"), np.random.default_rng(0)
+    sentences = [
+        " ".join(rng.choice(["aad", "bbd", "ccd"], rng.integers(2, 7))) for _ in range(640)
+    ]
+    text = "\n\n".join("\n".join(sentences[i : i + 4]) for i in range(0, len(sentences), 4))
+    (folder / "text.txt").write_text(text)
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *ENTRIES])
+    source = parse_source(f"lines:{folder / 'text.txt'}")
+    return build_store([source], tokenizer, folder / "store", workers=1, progress=False)
+
+
+def config_of(store: TokenStore, words: str) -> Config:
+    """Packed rows; only the newest checkpoint is kept otherwise."""
+    config = small_config(store)
+    (phase,) = config.phases
+    checkpoint = CheckpointConfig(
+        every_steps=5, keep=1, keep_best=False, keep_at_words=words, write_attempts=1
+    )
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, pairing="full_sentences"),
+        model=dataclasses.replace(config.model, num_hidden_layers=1),
+        phases=(
+            dataclasses.replace(phase, steps=10, row_length=32, seq_length=16, examples_per_row=4),
+        ),
+        checkpoint=checkpoint,
+    )
+
+
+def test_words_per_token_are_those_of_the_text(store: TokenStore) -> None:
+    assert store.words_per_token == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the client
+def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
+    store: TokenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    config, run = config_of(store, "250,700,800,100M"), tmp_path / "run"
+    with pytest.raises(StoppedError):
+        pretrain(config, run, options=RunOptions(stop_after=4))
+    log = capsys.readouterr()
+    (each,) = read_description(Workdir.open(run))["words_per_step"]
+    assert 0.6 * 8 * 32 / 2 < each < 8 * 32 / 2  # half as many words as tokens of text
+    at = {words: int(-(-words // each)) for words in (250, 700, 800)}
+    assert f"chck_250 at step {at[250]}, chck_700 at step {at[700]}, chck_800 at step" in log.out
+    assert f"the run ends after {int(10 * each):,} words, before 100,000,000" in log.err
+    pretrain(config, run)
+    assert runs.complete_steps(run) == sorted({*at.values(), 10})
+    kept = {c.step: c.kept for c in read_status(run).checkpoints}
+    assert kept[at[800]] == ["800 words"]
+    with serve_uploads() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        words = ["convert", "export", f"--workdir={run}", "--push=me/b"]
+        assert cli.main([*words, f"--out={tmp_path / 'a'}", "--revision=chck_800"]) == DONE
+        assert cli.main([*words, f"--out={tmp_path / 'all'}", "--all_steps"]) == DONE
+        names = {"main", "chck_250", "chck_700", "chck_800", "step-10"}
+        assert hub.branches["me/b"].keys() == names
+        card = hub.files("me/b", "chck_800")["README.md"].decode()
+        assert f"trained for {at[800]} steps" in card
+        assert cli.main([*words, f"--out={tmp_path / 'b'}", "--revision=chck_600"]) == FAILED
+        line = capsys.readouterr().err
+        assert f"no checkpoint of step {-(-600 // each):.0f}, only" in line
+        assert "config.checkpoint.keep_at_words=600 keeps it" in line
+        assert cli.main([*words, f"--out={tmp_path / 'b'}", "--revision=chck_1M"]) == FAILED
+        assert f"ends after {int(10 * each):,} words" in capsys.readouterr().err
+
+
+def test_a_store_without_a_count_of_words_is_refused(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store")
+    config = dataclasses.replace(
+        small_config(store), checkpoint=CheckpointConfig(keep_at_words="1M")
+    )
+    with pytest.raises(UserError, match=r"config\.checkpoint\.keep_at_words: .* build the store"):
+        pretrain(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_step_after_which_so_many_words_were_seen() -> None:
+    ends, per_step = (10, 20), (100.0, 0.1 * 3)
+    assert words_seen.step_at(1, ends, per_step) == 1
+    assert words_seen.step_at(100, ends, per_step) == 1
+    assert words_seen.step_at(101, ends, per_step) == 2
+    assert words_seen.step_at(1000, ends, per_step) == 10
+    assert words_seen.step_at(1003, ends, per_step) == 20
+    assert words_seen.step_at(117, (99,), [13 / 3]) == 27  # 117 / (13 / 3) > 27, for floats
+    assert words_seen.step_at(1004, ends, per_step) is None
+    assert words_seen.words_at(12, ends, per_step) == pytest.approx(1000.6)
+    kept = words_seen.steps_to_keep((50, 60, 250, 10**6), ends, per_step)
+    assert kept == {1: [50, 60], 3: [250]}
+    assert words_seen.steps_to_keep((50,), ends, ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ()),
+        ("1M,10M", (10**6, 10**7)),
+        ("(1_000_000, 10_000_000)", (10**6, 10**7)),
+        ("(5,)", (5,)),
+        ("2K, 1500, 2K", (1500, 2000)),
+    ],
+)
+def test_numbers_of_words_are_a_list_with_commas(text: str, words: tuple[int, ...]) -> None:
+    assert CheckpointConfig(keep_at_words=text).words == words
+
+
+@pytest.mark.parametrize("text", ["1m", "10,,20", "0", "-1", "1e6", "1.5M", "M", ","])
+def test_what_is_no_number_of_words_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"config\.checkpoint\.keep_at_words=.*give 1M,10M"):
+        CheckpointConfig(keep_at_words=text)
+
+
+def test_names_of_checkpoints_are_those_of_babylm() -> None:
+    names = {10**6: "chck_1M", 10**7: "chck_10M", 10**9: "chck_1000M", 1500: "chck_1500"}
+    for words, name in names.items():
+        assert words_seen.revision_of(words) == name
+        assert words_seen.words_of(name) == words
+    assert words_seen.words_of("step-1000") is None
