@@ -1,5 +1,6 @@
 """`bert-jax look`: what a model attends to, its nearest words, the senses of a word."""
 
+import json
 from collections.abc import Sequence
 
 from absl import flags
@@ -50,6 +51,32 @@ def _run_attention(values: flags.FlagValues, words: Sequence[str]) -> None:
     console.print(f"{values.out}: {layers} layers of {heads} heads, {tokens} tokens")
 
 
+def _define_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:
+    _define(values)
+    flags.DEFINE_integer("top_k", 10, "number of words for each word", 1, flag_values=values)
+    flags.DEFINE_bool("json", False, "print one JSON object a word", flag_values=values)
+
+
+def _run_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "model")
+    if not words:
+        raise UsageError("give at least one word, such as bank")
+    _start(values)
+    from bert_jax.api.meanings import nearest_words
+    from bert_jax.api.vector_evaluation import load_model
+    from bert_jax.reporting.neighbours_page import write_neighbours
+    from bert_jax.runtime.console import console
+
+    found = nearest_words(load_model(values.model), words, count=values.top_k)
+    for word, near in found.items():
+        if values.json:
+            print(json.dumps({"word": word, "neighbours": [one._asdict() for one in near]}))
+        else:
+            console.print("\n".join([word, *(f"  {one.cosine:5.2f}  {one.word}" for one in near)]))
+    if values.out:
+        write_neighbours(values.out, found, {"model": values.model})
+
+
 COMMANDS = {
     "look attention": Command(
         "write a page with the attention of every head over a text or a pair",
@@ -57,5 +84,12 @@ COMMANDS = {
         _define_attention,
         _run_attention,
         arguments=" TEXT [TEXT]",
+    ),
+    "look neighbours": Command(
+        "print the nearest words of a word in the table of word embeddings",
+        "bert-jax look neighbours --model=exported bank river",
+        _define_neighbours,
+        _run_neighbours,
+        arguments=" WORD...",
     ),
 }

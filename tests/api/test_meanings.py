@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bert_jax.api.meanings import nearest_words, two_meanings
 from bert_jax.api.model import Tokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 WORDS = ("bank", "river", "money", "water", "loan", "the", "tree")
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *WORDS])
@@ -27,8 +29,13 @@ def test_nearest_words_are_those_of_the_smallest_angle() -> None:
         )
     params = {"encoder": {"embeddings": {"word": table}}}
     model: Any = SimpleNamespace(params=params, tokenizer=TOKENIZER)
-    found = nearest_words(model, ("bank", "tree"), WORDS, count=2)
-    assert found == {"bank": ["river", "money"], "tree": ["the", "loan"]}
+    for among in (WORDS, None):
+        found = nearest_words(model, ("bank", "Tree"), among, count=2)
+        words = {word: [one.word for one in near] for word, near in found.items()}
+        assert words == {"bank": ["river", "money"], "Tree": ["the", "loan"]}
+        assert found["bank"][1].cosine == pytest.approx(np.cos(0.4), abs=1e-6)
+    with pytest.raises(UserError, match=r"^'watre': not in the .* did you mean water\?$"):
+        nearest_words(model, ["bank", "watre"])
 
 
 class ReadsContext:

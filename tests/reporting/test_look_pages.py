@@ -9,6 +9,7 @@ import pytest
 from browser import BROWSER, WITHOUT, acted
 
 from bert_jax.reporting.attention_page import pack, write_attention
+from bert_jax.reporting.neighbours_page import write_neighbours
 
 LARGE = (24, 16, 128, 128)
 HOSTILE = "</script><script>document.title='injected'</script><img src=x onerror=alert(1)>"
@@ -53,6 +54,14 @@ def test_packed_weights_are_as_near_as_they_say(sharpness: float) -> None:
     assert np.abs(found - weights).max() == pytest.approx(packed.error, abs=1e-6)
     assert packed.error <= 0.5 / packed.levels + 1e-6
     assert packed.levels == 255
+
+
+def test_words_of_a_page_are_text(tmp_path: Path) -> None:
+    write_neighbours(tmp_path / "page.html", {HOSTILE: [(HOSTILE, 0.5)]}, {"model": HOSTILE})
+    text = (tmp_path / "page.html").read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert ">0.50<" in text
 
 
 @pytest.mark.slow

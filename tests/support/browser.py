@@ -12,7 +12,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 WITHOUT = f"no browser is installed ({', '.join(NAMES)})"
 # Loads a page into a frame, waits until it is ready, acts on it, and becomes what that returns.
-_ACT = """<meta charset="utf-8"><body><iframe width={width} height=2000 style="border: 0" srcdoc="{page}"></iframe>
+_ACT = """<meta charset="utf-8">
+<body><iframe width={width} height=2000 style="border: 0" srcdoc="{page}"></iframe>
 <script>
 const act = {act};
 window.onload = async () => {{
