@@ -134,7 +134,7 @@ def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Mean
     best, clearest = None, 0.0
     for word in sorted(states):
         if len(states[word]) >= _FEWEST:
-            clear, groups = _two_groups(np.stack(states[word]))
+            clear, groups = two_groups(np.stack(states[word]))
             if clear > clearest:
                 clearest = clear
                 best = word, groups
@@ -145,7 +145,7 @@ def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Mean
     return Meanings(word, (next(typical), next(typical)))
 
 
-def _two_groups(states: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
+def two_groups(states: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
     """Returns the share of the variance between two groups of states, 0 if one is too small, and
     the states of each group, the most typical first. Groups start at both ends of the first
     principal component."""

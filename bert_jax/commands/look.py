@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
@@ -77,6 +78,26 @@ def _run_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:
         write_neighbours(values.out, found, {"model": values.model})
 
 
+def _define_senses(values: flags.FlagValues, words: Sequence[str]) -> None:
+    _define(values)
+    lines = "file with INDEX<TAB>SENTENCE<TAB>SENSE on every line; INDEX of the word, from 0"
+    define_input(values, "input", lines)
+    define_input(values, "labels", "file with the sense of each line of --input, without its own")
+
+
+def _run_senses(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "model", "input", "out")
+    _start(values)
+    from bert_jax.api.senses import look_at_senses, read_occurrences, write_page
+    from bert_jax.api.vector_evaluation import load_model
+    from bert_jax.runtime.console import console
+
+    path = Path(values.input)
+    occurrences = read_occurrences(path, Path(values.labels) if values.labels else None)
+    found = look_at_senses(load_model(values.model), path, occurrences)
+    console.print(write_page(values.out, found, values.model))
+
+
 COMMANDS = {
     "look attention": Command(
         "write a page with the attention of every head over a text or a pair",
@@ -91,5 +112,11 @@ COMMANDS = {
         _define_neighbours,
         _run_neighbours,
         arguments=" WORD...",
+    ),
+    "look senses": Command(
+        "write a page with a word in many sentences, layer by layer, coloured by sense",
+        "bert-jax look senses --model=exported --input=bank.tsv --out=bank.html",
+        _define_senses,
+        _run_senses,
     ),
 }

@@ -100,7 +100,8 @@ def test_every_flag_of_a_path_to_write_is_known() -> None:
         ("data build", "work"), ("data export-examples", "out"), ("data inspect", "html"),
         ("data tokenizer", "out"), ("demo", "workdir"), ("embed", "out"),
         ("evaluate", "per_example"), ("finetune", "workdir"),
-        ("look attention", "out"), ("look neighbours", "out"), ("predict", "nbest"),
+        ("look attention", "out"), ("look neighbours", "out"), ("look senses", "out"),
+        ("predict", "nbest"),
         ("predict", "null_odds"), ("predict", "out"), ("pretrain", "workdir"),
         ("search", "hard_negatives"), ("status", "html"), *launchers,
     ])  # fmt: skip

@@ -10,6 +10,7 @@ from browser import BROWSER, WITHOUT, acted
 
 from bert_jax.reporting.attention_page import pack, write_attention
 from bert_jax.reporting.neighbours_page import write_neighbours
+from bert_jax.reporting.senses_page import Shown, write_senses
 
 LARGE = (24, 16, 128, 128)
 HOSTILE = "</script><script>document.title='injected'</script><img src=x onerror=alert(1)>"
@@ -140,3 +141,55 @@ def test_attention_is_shown_where_one_points(tmp_path: Path) -> None:
     assert found["between"] == ["", "", *shown(steps[1].mean(0)[1, 4:5])]
     assert found["released"] == ["", "", ""]
     assert (found["title"], found["images"]) == ("What a model attends to", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_senses_are_shown_layer_by_layer(width: int, tmp_path: Path) -> None:
+    sentences = [Shown("a ", "bank", f" {HOSTILE}"), Shown("", "bank", " b"), Shown("", "bank", "")]
+    write_senses(
+        tmp_path / "page.html", sentences=[*sentences, Shown("", "banks", "")],
+        names=[HOSTILE, "river"], labels=np.array([0, 0, 1, 1]),
+        components=np.random.default_rng(0).normal(size=(3, 4, 2)),
+        nearest=np.array([[0, 1, 0, 1], [0, 0, 0, 1], [0, 0, 1, 1]]), facts={"model": HOSTILE},
+        rows=[[str(i), "50.0%", "1.0% to 99.0%", "90.0%"] for i in range(3)],
+    )  # fmt: skip
+    found = acted(
+        tmp_path / "page.html",
+        """page => {
+  const state = () => page.getElementById("state").textContent;
+  const wrong = () => [...page.querySelectorAll("#wrong .example")].map(one => one.textContent);
+  const press = key => page.getElementById("picture").dispatchEvent(
+    new page.defaultView.KeyboardEvent("keydown", {key, bubbles: true}));
+  const found = {states: [state()], wrong: [wrong()]};
+  page.querySelectorAll(".bars button")[1].click();
+  found.states.push(state());
+  found.wrong.push(wrong());
+  page.getElementById("layer").value = 0;
+  page.getElementById("layer").dispatchEvent(new Event("input"));
+  found.states.push(state());
+  press("ArrowRight");
+  found.first = page.getElementById("sentence").textContent;
+  page.querySelector("#senses input").click();
+  press("ArrowRight");
+  found.next = page.getElementById("sentence").textContent;
+  const root = page.documentElement;
+  found.widths = [root.clientWidth, root.scrollWidth, page.images.length];
+  found.title = page.title;
+  return found;
+}""",
+        tmp_path,
+        width=width,
+    )
+    assert found["states"] == [
+        "2 of 2: 100.0\u00a0% right", "1 of 2: 75.0\u00a0% right",
+        "0, the embeddings: 50.0\u00a0% right",
+    ]  # fmt: skip
+    assert found["wrong"] == [[], [f"bank river \u2192 {HOSTILE}"]]
+    assert found["first"] == f"{HOSTILE}: a bank {HOSTILE}"
+    assert found["next"] == f"river (nearer to {HOSTILE}): bank"
+    window, content, images = found["widths"]
+    assert (content, images) == (window, 0)
+    assert found["title"] == "Senses of “bank”"
