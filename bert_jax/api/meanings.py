@@ -5,6 +5,7 @@ word in many sentences, which are grouped in two: a model that reads the context
 where a word means something else.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from bert_jax.api.attention import shown_tokens
 from bert_jax.api.model import Model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.data_pipeline.tokenizer.word_starts import BEGINS, BYTE_SPACE
+from bert_jax.data_pipeline.tokenizer.word_starts import BEGINS, BYTE_SPACE, is_byte_level
 from bert_jax.errors import UserError, nearest_name
 
 _FEWEST: Final = 12  # sentences with a word that is grouped
@@ -104,15 +105,15 @@ def word_entries(tokenizer: Tokenizer) -> np.ndarray:
     if not begins[[i for i in range(len(begins)) if i not in tokenizer.special]].any():
         begins[:] = True  # one that marks where words end
     begins[list(tokenizer.special)] = False
-    entries = (tokenizer.token(int(i)) for i in np.flatnonzero(begins))
-    return np.array(
-        [
-            i
-            for i, entry in zip(np.flatnonzero(begins), entries, strict=True)
-            if any(map(str.isalnum, entry)) and not _UNUSED.fullmatch(entry)
-        ],
-        np.int64,
-    )
+    ids = np.flatnonzero(begins)
+    shown, in_bytes = shown_tokens(tokenizer, ids), is_byte_level(json.loads(tokenizer.json))
+    words = [
+        any(map(str.isalnum, text))
+        and not _UNUSED.fullmatch(text)
+        and not (in_bytes and "\ufffd" in tokenizer.decode([i]))  # a part of a character
+        for i, text in zip(ids.tolist(), shown, strict=True)
+    ]
+    return ids[np.array(words, bool)]
 
 
 def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Meanings | None:

@@ -39,7 +39,7 @@ def _bars(asked: str, near: Sequence[tuple[str, float]]) -> str:
             f'<text x="{_WORD - 8}" y="{middle}" text-anchor="end" dominant-baseline="central" '
             f'fill="currentColor">{html.escape(shown)}<title>{html.escape(word)}</title></text>'
             f'<rect x="{_WORD}" y="{middle - 8}" width="{length:.1f}" height="16" rx="2" '
-            f'fill="var(--accent)" fill-opacity="0.6"/>'
+            f'class="bar"/>'
             f'<text x="{_WORD + length + 6:.1f}" y="{middle}" dominant-baseline="central" '
             f'fill="currentColor" font-size="12">{cosine:.2f}</text>'
         )
