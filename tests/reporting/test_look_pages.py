@@ -71,6 +71,7 @@ def test_a_page_of_a_large_model_is_below_2_mb(tmp_path: Path) -> None:
     text = (tmp_path / "large.html").read_text()
     assert len(text) < 2_000_000
     assert f"at most {pack(weights).error:.2%} from the model" in text
+    assert "default-src 'none'" in text
 
 
 browser = pytest.mark.skipif(BROWSER is None, reason=WITHOUT)
