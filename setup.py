@@ -165,6 +165,7 @@ setup(
         "bert_jax.config": ["unknown_keys.toml"],
         "bert_jax.data_pipeline.text": ["wikitext_words.toml"],
         "bert_jax.launch.tpu.agent": ["startup.sh"],
+        "bert_jax.reporting": ["*.js", "*.css"],
     },
     install_requires=CORE,
     extras_require=EXTRAS,

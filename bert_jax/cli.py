@@ -22,6 +22,7 @@ from bert_jax.commands import (
     fill,
     finetune,
     launch,
+    look,
     pretrain,
     search,
     status,
@@ -36,7 +37,7 @@ from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
 # In the order of `bert-jax --help`.
 _MODULES = (
-    demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, search, compile,
+    demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, search, look, compile,
     launch, ablate, doctor,
 )  # fmt: skip
 COMMANDS: dict[str, Command] = {

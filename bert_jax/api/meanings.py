@@ -5,19 +5,35 @@ word in many sentences, which are grouped in two: a model that reads the context
 where a word means something else.
 """
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from bert_jax.api.attention import shown_tokens
 from bert_jax.api.model import Model
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.word_starts import BEGINS, BYTE_SPACE, is_byte_level
+from bert_jax.errors import UserError, nearest_name
 
 _FEWEST: Final = 12  # sentences with a word that is grouped
 _SMALLEST: Final = 0.25  # share of them in the smaller group
 _ROUNDS: Final = 20  # of moving sentences to the nearer group
 _SHORTEST: Final = 3  # letters of a word
+_LEAST: Final = 1e-12  # length by which a vector is divided
+_STARTS: Final = f"{BYTE_SPACE}▁"  # marks of a word's first piece
+_UNUSED: Final = re.compile(r"[\[<]unused_?\d+[\]>]")
 _AROUND: Final = 2  # tokens on each side that make an occurrence another one
+
+
+class Neighbor(NamedTuple):
+    """A word, and the cosine of its embedding with that of another."""
+
+    word: str
+    cosine: float
 
 
 class Meanings(NamedTuple):
@@ -28,22 +44,76 @@ class Meanings(NamedTuple):
 
 
 def nearest_words(
-    model: Model, words: Sequence[str], among: Sequence[str], count: int = 5
-) -> Mapping[str, list[str]]:
+    model: Model, words: Sequence[str], among: Sequence[str] | None = None, count: int = 5
+) -> Mapping[str, list[Neighbor]]:
     """Returns the most similar words of each word, by the cosine of their embeddings.
 
     Args:
-        words, among: entries of the vocabulary.
+        words: each one entry of the vocabulary, see `entry_of`.
+        among: entries of the vocabulary; None: all that are whole words.
+
+    Raises:
+        UserError: as `entry_of`.
     """
-    table = np.asarray(model.params["encoder"]["embeddings"]["word"])
-    entries = {model.tokenizer.token(i): i for i in range(model.tokenizer.vocab_size)}
-    unit = table[[entries[word] for word in among]]
-    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
-    nearest = {}
+    tokenizer = model.tokenizer
+    table = np.asarray(model.params["encoder"]["embeddings"]["word"])[: tokenizer.vocab_size]
+    known = {tokenizer.token(i): i for i in range(tokenizer.vocab_size)}
+    ids = word_entries(tokenizer) if among is None else np.array([known[word] for word in among])
+    unit = table[ids] / np.maximum(np.linalg.norm(table[ids], axis=1, keepdims=True), _LEAST)
+    found = {}
     for word in words:
-        order = np.argsort(-(unit @ table[entries[word]]), kind="stable")
-        nearest[word] = [among[i] for i in order if among[i] != word][:count]
-    return nearest
+        entry = entry_of(tokenizer, word, known)
+        cosines = unit @ (table[entry] / max(np.linalg.norm(table[entry]), _LEAST))
+        order = [i for i in np.argsort(-cosines, kind="stable")[: count + 1] if ids[i] != entry]
+        names = shown_tokens(tokenizer, ids[order])
+        found[word] = [
+            Neighbor(name.lstrip(_STARTS) or name, float(cosines[i]))
+            for name, i in zip(names, order, strict=True)
+        ][:count]
+    return found
+
+
+def entry_of(tokenizer: Tokenizer, word: str, known: Mapping[str, int]) -> int:
+    """Returns the id of a word of a text, or of an entry as the vocabulary writes it.
+
+    known: the ids of all entries.
+
+    Raises:
+        UserError: the vocabulary has no such entry; the line has a similar one.
+    """
+    (ids,) = tokenizer.encode_batch([word])
+    if len(ids) == 1 and ids[0] != tokenizer.special.unk:
+        return int(ids[0])
+    if word in known:
+        return known[word]
+    pieces = " ".join(shown_tokens(tokenizer, ids))
+    begin = {word[:1], word[:1].lower()}
+    names = {name.lstrip(_STARTS) for name in shown_tokens(tokenizer, word_entries(tokenizer))}
+    similar = [name for name in names if name[:1] in begin and abs(len(name) - len(word)) <= 2]
+    near = nearest_name(word, sorted(similar))
+    hint = f"did you mean {near}?" if near else "give a word that is one entry"
+    raise UserError(f"{word!r}: not in the vocabulary, which writes it {pieces!r}; {hint}")
+
+
+def word_entries(tokenizer: Tokenizer) -> np.ndarray:
+    """Returns the ids of entries that are whole words or begin one, without special and unused
+    entries and signs, int64 [words]."""
+    try:
+        begins = tokenizer.word_starts & BEGINS > 0
+    except UserError:  # a tokenizer that does not mark them
+        begins = np.ones(tokenizer.vocab_size, bool)
+    if not begins[[i for i in range(len(begins)) if i not in tokenizer.special]].any():
+        begins[:] = True  # one that marks where words end
+    begins[list(tokenizer.special)] = False
+    ids = np.flatnonzero(begins)
+    shown, in_bytes = shown_tokens(tokenizer, ids), is_byte_level(json.loads(tokenizer.json))
+    words = [
+        any(map(str.isalnum, text))
+        and not _UNUSED.fullmatch(text)
+        and not (in_bytes and "\ufffd" in tokenizer.decode([i]))  # a part of a character
+        for i, text in zip(ids.tolist(), shown, strict=True)
+    ]
+    return ids[np.array(words, bool)]
 
 
 def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Meanings | None:
@@ -65,7 +135,7 @@ def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Mean
     best, clearest = None, 0.0
     for word in sorted(states):
         if len(states[word]) >= _FEWEST:
-            clear, groups = _two_groups(np.stack(states[word]))
+            clear, groups = two_groups(np.stack(states[word]))
             if clear > clearest:
                 clearest = clear
                 best = word, groups
@@ -76,7 +146,7 @@ def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Mean
     return Meanings(word, (next(typical), next(typical)))
 
 
-def _two_groups(states: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
+def two_groups(states: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
     """Returns the share of the variance between two groups of states, 0 if one is too small, and
     the states of each group, the most typical first. Groups start at both ends of the first
     principal component."""

@@ -104,7 +104,7 @@ class Model:
         if sentence and sentence.lowercase:
             tokenizer = lowercased(tokenizer)
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
-        self.sentence, self._pad = sentence, pad
+        self.sentence, self.pad = sentence, pad
         self.params = replicate(params)
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
@@ -314,7 +314,7 @@ class Model:
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
-        check_no_padding([tokens.ids], self.tokenizer, self.config, self._pad)
+        check_no_padding([tokens.ids], self.tokenizer, self.config, self.pad)
         (rows,) = text_rows([tokens.ids], longest, special.pad, 1, devices=1)
         positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
@@ -410,7 +410,7 @@ class Model:
     def _predictor_of(self, *kinds: str) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
-            self._predictor = Predictor(self.config, self.params, self.tokenizer, self._pad)
+            self._predictor = Predictor(self.config, self.params, self.tokenizer, self.pad)
         if self._predictor.kind.name not in kinds:
             raise UserError(
                 f"the model has a {self._predictor.kind.name} head; give one with a "
@@ -435,7 +435,7 @@ class Model:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
         longest, pad = self.config.max_position_embeddings, self.tokenizer.special.pad
         ids = [text.ids for text in tokens]
-        check_no_padding(ids, self.tokenizer, self.config, self._pad)
+        check_no_padding(ids, self.tokenizer, self.config, self.pad)
         return text_rows(ids, longest, pad, batch_size, devices)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.api.meanings import Meanings, nearest_words, two_meanings
+from bert_jax.api.meanings import Meanings, Neighbor, nearest_words, two_meanings
 from bert_jax.api.model import Model
 from bert_jax.api.model import load as load_model
 from bert_jax.checkpoint.manager import find_steps, load_params
@@ -47,7 +47,7 @@ class Fills(NamedTuple):
     rate: str  # how many of all it finds
     peers: list[tuple[str, float]]  # share found by the model, and by counting words
     by_step: list[tuple[int, list[str]]]  # the first guess for those shown, of each kept checkpoint
-    nearest: Mapping[str, list[str]]  # words -> the most similar ones
+    nearest: Mapping[str, list[Neighbor]]  # words -> the most similar ones
     meanings: Meanings | None  # of one word
 
 
@@ -171,7 +171,10 @@ def _add_fills(page: html.Page, fills: Fills) -> None:
     )
     page.heading("Nearest words")
     page.text("By the cosine of their embeddings.")
-    page.table(("word", "nearest"), [(word, ", ".join(w)) for word, w in fills.nearest.items()])
+    rows = fills.nearest.items()
+    page.table(
+        ("word", "nearest"), [(word, ", ".join(one.word for one in near)) for word, near in rows]
+    )
     if fills.meanings:
         page.heading(f"Two uses of “{fills.meanings.word}”")
         page.text(

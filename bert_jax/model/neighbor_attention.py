@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.attention import Attention, Kind
+from bert_jax.model.attention_weights import layer_attention_weights
 from bert_jax.model.encoder import Encoder, Layer
 from bert_jax.model.layer_loop import apply_layers
-from bert_jax.model.layers import branch_input
-from bert_jax.ops.attention.xla import Band, masked_scores
 from bert_jax.parallel.global_batch import Batch
 
 Sums = dict[str, jax.Array]
@@ -46,13 +45,7 @@ def _sums(
     attention: Attention, x_BxSxH: jax.Array, examples_BxS: jax.Array, kind: Kind
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the sums of one layer, [A] each; x: hidden states before it."""
-    if kind.normed:
-        x_BxSxH = branch_input(attention.config, attention.norm, x_BxSxH)
-    q_BxSxAxD, k_BxSxAxD, _ = attention.queries_keys_values(x_BxSxH, kind.rotation)
-    q_BxAxSxD, k_BxAxSxD = q_BxSxAxD.swapaxes(1, 2), k_BxSxAxD.swapaxes(1, 2)
-    band = Band(kind.window // 2) if kind.window else None
-    scores_BxAxSxS = masked_scores(q_BxAxSxD, k_BxAxSxD, examples_BxS, band)
-    attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS * q_BxSxAxD.shape[-1] ** -0.5)
+    attention_BxAxSxS = layer_attention_weights(attention, x_BxSxH, examples_BxS, kind)
     weights = _pairs(examples_BxS).astype(jnp.float32)[:, None]
     left, right = (
         jnp.sum(jnp.diagonal(attention_BxAxSxS, offset, 2, 3) * weights, (0, 2))

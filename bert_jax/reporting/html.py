@@ -1,14 +1,18 @@
 """Reports as one self-contained HTML file, with plots as inline SVG."""
 
+import base64
+import hashlib
 import html
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from etils import epath
 
 from bert_jax.storage.outputs import OutputKind, write_output
-from bert_jax.storage.read_files import open_bytes
+from bert_jax.storage.read_files import open_bytes, read_bytes
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import ShownExample, ShownToken
@@ -50,7 +54,7 @@ figcaption, .note { color: #5a6a7a; } figure { margin: 1rem 0; }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{mark}{refresh}
+{mark}{refresh}{policy}
 <title>{title}</title>
 <style>{style}</style></head><body>
 <h1>{title}</h1>
@@ -72,13 +76,20 @@ class ShownFill(NamedTuple):
 class Page:
     """Collects sections; `save` writes them as one self-contained file.
 
-    All text is escaped here, whatever its source; only figures are inserted as markup.
+    All text is escaped here, whatever its source; only figures, and the markup and the script of
+    `interactive`, are inserted as they are.
     """
 
-    def __init__(self, title: str, *, refresh: int = 0):
-        """refresh: seconds after which a browser reads the file again; 0: never."""
+    def __init__(self, title: str, *, refresh: int = 0, style: str = ""):
+        """
+        Args:
+            refresh: seconds after which a browser reads the file again; 0: never.
+            style: a file of this folder with further style.
+        """
         self._title, self._refresh = title, refresh
+        self._style = _STYLE + (_packaged(style) if style else "")
         self._parts: list[str] = []
+        self._policy = ""
 
     def heading(self, text: str) -> None:
         self._parts.append(f"<h2>{html.escape(text)}</h2>")
@@ -160,13 +171,42 @@ class Page:
         )
         self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
 
+    def interactive(self, markup: str, script: str, data: Mapping[str, Any]) -> None:
+        """Adds markup and a script that fills it, once in a page. No other script of the page is
+        run, and nothing is requested.
+
+        Args:
+            markup: of this package, without text of others.
+            script: a file of this folder.
+            data: JSON values; the script reads them from the element "data".
+        """
+        code = _packaged(script)
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        self._policy = (
+            '\n<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+            f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'\">"
+        )
+        values = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+        self._parts.append(
+            f'{markup}<script type="application/json" id="data">{values}</script>'
+            f"<script>{code}</script>"
+        )
+
     def save(self, path: epath.PathLike, *, inputs: Iterable[epath.PathLike] = ()) -> None:
         """Writes the page atomically, as `write_output` does, outside these inputs."""
         title, body = html.escape(self._title), "\n".join(self._parts)
         again = f'\n<meta http-equiv="refresh" content="{self._refresh}">' if self._refresh else ""
-        page = _PAGE.format(mark=_MARK, refresh=again, title=title, style=_STYLE, body=body)
+        page = _PAGE.format(
+            mark=_MARK, refresh=again, policy=self._policy, title=title, style=self._style,
+            body=body,
+        )  # fmt: skip
         # File names may hold lone surrogates.
         write_output(path, page.encode(errors="backslashreplace"), PAGE, inputs=inputs)
+
+
+def _packaged(name: str) -> str:
+    """Returns the text of a file of this folder."""
+    return read_bytes(Path(__file__).with_name(name)).decode()
 
 
 def _is_page(path: epath.PathLike) -> bool:

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 BEGINS = 1
 NEXT_BEGINS = 2
 
-_BYTE_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how a byte-level piece writes a space
+BYTE_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how a byte-level piece writes a space
 # ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
@@ -39,7 +39,7 @@ def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray
     elif end := model.get("end_of_word_suffix"):
         marks = [NEXT_BEGINS * entry.endswith(end) for entry in entries]
     elif is_byte_level(spec):
-        marks = [BEGINS * entry.startswith(_BYTE_SPACE) for entry in entries]
+        marks = [BEGINS * entry.startswith(BYTE_SPACE) for entry in entries]
     else:
         raise UserError(
             f"this tokenizer.json ({kind}) does not mark where words begin; "

@@ -5,10 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from bert_jax.api.meanings import nearest_words, two_meanings
+from bert_jax.api.attention import shown_tokens
+from bert_jax.api.meanings import entry_of, nearest_words, two_meanings, word_entries
 from bert_jax.api.model import Tokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.errors import UserError
 
 WORDS = ("bank", "river", "money", "water", "loan", "the", "tree")
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *WORDS])
@@ -27,8 +30,27 @@ def test_nearest_words_are_those_of_the_smallest_angle() -> None:
         )
     params = {"encoder": {"embeddings": {"word": table}}}
     model: Any = SimpleNamespace(params=params, tokenizer=TOKENIZER)
-    found = nearest_words(model, ("bank", "tree"), WORDS, count=2)
-    assert found == {"bank": ["river", "money"], "tree": ["the", "loan"]}
+    for among in (WORDS, None):
+        found = nearest_words(model, ("bank", "Tree"), among, count=2)
+        words = {word: [one.word for one in near] for word, near in found.items()}
+        assert words == {"bank": ["river", "money"], "Tree": ["the", "loan"]}
+        assert found["bank"][1].cosine == pytest.approx(np.cos(0.4), abs=1e-6)
+    with pytest.raises(UserError, match=r"^'watre': not in the .* did you mean water\?$"):
+        nearest_words(model, ["bank", "watre"])
+
+
+def test_words_are_whole_and_written_as_text() -> None:
+    text = "the bank of the river café 日本 東京"
+    in_bytes = Tokenizer.train([text] * 9, 330, model="byte_bpe")
+    shown = shown_tokens(in_bytes, word_entries(in_bytes))
+    assert {"Ġbank", "Ġcafé"} <= {*shown}
+    assert not [word for word in shown if not word.startswith("Ġ")]
+    assert all(word[1:].isascii() or word[1:] in text for word in shown)
+    known = {in_bytes.token(i): i for i in range(in_bytes.vocab_size)}
+    assert in_bytes.token(entry_of(in_bytes, "bank", known)) == "Ġbank"
+    pieces = Tokenizer.from_vocab([*SPECIAL_TOKENS, "[unused1]", "bank", "##s", ".", "42"])
+    assert shown_tokens(pieces, word_entries(pieces)) == ["bank", "42"]
+    assert entry_of(pieces, "##s", {"##s": 7}) == 7
 
 
 class ReadsContext:

@@ -99,7 +99,9 @@ def test_every_flag_of_a_path_to_write_is_known() -> None:
         ("convert import", "out"), ("data batch", "out"), ("data build", "out"),
         ("data build", "work"), ("data export-examples", "out"), ("data inspect", "html"),
         ("data tokenizer", "out"), ("demo", "workdir"), ("embed", "out"),
-        ("evaluate", "per_example"), ("finetune", "workdir"), ("predict", "nbest"),
+        ("evaluate", "per_example"), ("finetune", "workdir"),
+        ("look attention", "out"), ("look neighbours", "out"), ("look senses", "out"),
+        ("predict", "nbest"),
         ("predict", "null_odds"), ("predict", "out"), ("pretrain", "workdir"),
         ("search", "hard_negatives"), ("status", "html"), *launchers,
     ])  # fmt: skip

@@ -37,7 +37,8 @@ with open("executed", "a") as file:
 """
 ALL = ("data tokenizer", "data build", "data inspect", "data export-examples", "data batch",
        "pretrain", "evaluate", "status", "convert export", "convert verify", "fill", "finetune",
-       "predict", "embed", "search", "compile", "ablate run", "ablate report", "demo")  # fmt: skip
+       "predict", "embed", "search", "look attention", "look neighbours", "look senses",
+       "compile", "ablate run", "ablate report", "demo")  # fmt: skip
 NONE = ("completion", "data verify", "convert import", "doctor")
 
 

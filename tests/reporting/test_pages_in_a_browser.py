@@ -3,13 +3,12 @@
 import html as markup
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from ablated import made_results
+from browser import BROWSER, WITHOUT, dump
 from compiled_reports import made
 from corpus import small_store
 from etils import epath
@@ -20,8 +19,6 @@ from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, Shown
 from bert_jax.reporting import html, plots
 
 pytestmark = pytest.mark.processes
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 WIDTHS = (400, 1600)
 LONG = "a/folder/with/a/long/name/" * 12
 # Loads each page in frames of the widths, and becomes the list of (width, width of the content).
@@ -61,7 +58,7 @@ def ablation(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(NAMES)})")
+@pytest.mark.skipif(BROWSER is None, reason=WITHOUT)
 def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
     """And none reports an error or asks another server for anything."""
     report_html.save(made(), str(tmp_path / "fits.html"), "--config=base")
@@ -77,18 +74,10 @@ def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
     )
     collect = tmp_path / "all.htm"
     collect.write_text(COLLECT.format(frames=frames))
-    done = subprocess.run(
-        [
-            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
-            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000",
-            "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND",
-            "--dump-dom", collect.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    found = re.search(r"widths (\[\[.*\]\])", done.stdout)
-    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    shown, logged = dump(collect, tmp_path)
+    found = re.search(r"widths (\[\[.*\]\])", shown)
+    assert found, shown[-2000:] + logged[-2000:]
     widths = json.loads(found[1])
-    assert "CONSOLE" not in done.stderr
+    assert "CONSOLE" not in logged
     assert not [path for path in pages if re.search(r'(src|href)="(?!#)', path.read_text())]
     assert widths == [[width, width] for _ in pages for width in WIDTHS]
