@@ -161,7 +161,8 @@ def measure(out: Path) -> dict[str, Any]:
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.errors import UserError
     from bert_jax.metrics.run_records import margin, read_records
-    from bert_jax.reporting.fills import found_rate, hide_words
+    from bert_jax.data_pipeline.analysis.hidden_words import hide_words
+    from bert_jax.reporting.fills import found_rate
     from bert_jax.workdir.layout import Workdir
 
     run, exported, log = Workdir.open(out / "run"), out / "exported", out / "measure.log"

@@ -11,6 +11,7 @@ from bert_jax.api.model import load as load_model
 from bert_jax.checkpoint.manager import find_steps, load_params
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.analysis.hidden_words import HiddenWord, as_text, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import count
 from bert_jax.metrics import goodput
@@ -18,11 +19,8 @@ from bert_jax.metrics import run_records as metrics
 from bert_jax.parallel.local_devices import replicate
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
-    HiddenWord,
-    as_text,
     followers,
     found_rate,
-    hide_words,
     most_frequent_words,
     sample_sentences,
 )

@@ -8,11 +8,12 @@ from etils import epath
 
 from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.analysis.hidden_words import as_text, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import run_records
 from bert_jax.reporting import html, run_page, status_text
-from bert_jax.reporting.fills import as_text, hide_words, sample_sentences, to_type
+from bert_jax.reporting.fills import sample_sentences, to_type
 from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.reporting.status import Status, read_status
 from bert_jax.runtime.console import clock

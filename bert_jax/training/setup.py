@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops
+from bert_jax.metrics.fill_records import Guesses
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.ops.attention import dispatch
@@ -25,6 +26,7 @@ from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training import step as step_module
+from bert_jax.training.fills import HeldOutFills
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
 from bert_jax.training.step import StepFunctions
@@ -75,6 +77,7 @@ class RunContext:
     job: Job
     initial: InitialModel | None  # that a new run starts from
     teacher: Teacher | None = None
+    fills: HeldOutFills | None = None
 
     @property
     def teacher_model(self) -> ModelConfig | None:
@@ -111,6 +114,7 @@ class CompiledPhase:
     train: jax.stages.Compiled
     evaluate: jax.stages.Compiled
     start_phase: jax.stages.Compiled | None  # None: the phase has started already
+    fills: Callable[[Any], Guesses] | None = None  # of the parameters
 
 
 def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunContext:
@@ -168,8 +172,9 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     )
     _check_memory((program.abstract, program.teacher), mesh)
     return RunContext(
-        config, workdir, data, program, mesh, phases, description, job, initial, teacher
-    )
+        config, workdir, data, program, mesh, phases, description, job, initial, teacher,
+        data.fills(config),
+    )  # fmt: skip
 
 
 def with_outputs(run: RunContext) -> RunContext:
@@ -263,7 +268,8 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
     """Compiles the functions of a phase; `first`: steps of the run done so far."""
     program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
-    if (config := run.config.with_model_of(phase.config)).model != run.config.model:
+    config = run.config.with_model_of(phase.config)
+    if config.model != run.config.model:
         program = step_module.make_step_functions(
             config, run.mesh, phase.data.held_out.corpus, run.teacher_model
         )
@@ -273,4 +279,8 @@ def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase
         evaluate = phase.data.held_out.compile(program)
     with compiling():
         start_phase = program.compile_start_phase() if phase.first >= max(first, 1) else None
-    return CompiledPhase(train, evaluate, start_phase)
+    with compiling():
+        fills = (
+            run.fills.compile(config, run.mesh, program.abstract["params"]) if run.fills else None
+        )
+    return CompiledPhase(train, evaluate, start_phase, fills)

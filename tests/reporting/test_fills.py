@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from stores import StoredDocument, write_store
 
+from bert_jax.data_pipeline.analysis.hidden_words import HiddenWord, as_text, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.reporting.fills import (
-    HiddenWord,
-    as_text,
     followers,
     found_rate,
-    hide_words,
     most_frequent_words,
     to_type,
 )
