@@ -74,15 +74,19 @@ def mask_words(
     store: TokenStore, *, seed: int, count: int, shortest: int, longest: int
 ) -> list[MaskedSentence]:
     """Hides one word in each of `count` held-out sentences, or in all if there are fewer, drawn as
-    in `hide_words`.
+    in `hide_words`; of equal sentences one is taken.
 
     shortest, longest: leaves out sentences of fewer or more tokens.
     """
     tokenizer = Tokenizer.load(store.tokenizer_path)
     found: list[MaskedSentence] = []
+    seen: set[tuple[int, ...]] = set()
     for draw in _draws(tokenizer, store.held_out, seed, range(shortest, longest + 1)):
         if len(found) == count:
             break
+        if tuple(draw.ids) in seen:
+            continue
+        seen.add(tuple(draw.ids))
         before, word, after = _texts(tokenizer, draw)
         ids = list(draw.ids)
         ids[draw.start] = store.special.mask
