@@ -58,7 +58,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def timed(config: Any, folder: str, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the seconds of compiling each program, and the median seconds of each of its calls."""
+    """Returns the seconds of compiling, and the medians of the seconds of each call."""
     import jax
 
     from bert_jax.distributed.job import in_process_job

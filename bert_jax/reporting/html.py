@@ -41,7 +41,7 @@ pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; overflow-x:
 .masked { background: #fff1c2; } .random { background: #ffd6e4; }
 .kept, .right { background: #d8f2dc; }
 svg { display: block; width: 100%; max-width: 36rem; height: auto; }
-td.text { min-width: 15rem; }
+td.text { min-width: 12rem; } td.text ~ td { white-space: nowrap; }
 figcaption, .note { color: #5a6a7a; } figure { margin: 1rem 0; }
 @media (max-width: 40rem) {
   body { margin: 1rem auto; } th, td { padding: .3rem .5rem; }
@@ -66,7 +66,9 @@ _PAGE = """<!doctype html>
 {body}
 </body></html>
 """
-_NUMBER = re.compile(r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| m?s| M)?|nan|inf")
+_NUMBER = re.compile(
+    r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| m?s| M)?|(\d+:)+\d\d|nan|inf"
+)
 
 
 class ShownFill(NamedTuple):

@@ -43,9 +43,13 @@ def curves(
         marker = "o" if few else None
         (line,) = axes.plot(x, y, label=name, linewidth=1.5, marker=marker, markersize=3)
         if name in behind:
-            axes.plot(*behind[name], color=line.get_color(), linewidth=0.8, alpha=0.5)
+            axes.plot(*behind[name], color=line.get_color(), linewidth=1, alpha=0.6)
     if log:
+        from matplotlib.ticker import LogFormatter
+
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
     for i, (name, value) in enumerate(_plain(baselines or {}).items()):
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)

@@ -147,10 +147,11 @@ def _sources(runs: Mapping[str, Logged]) -> Iterator[tuple[dict[str, Any], str]]
             for key in keys
         }
         title = f"{name.upper()} {what}"
+        if len(by_source) < 2:  # the only source is the text
+            continue
         if len(runs) == 1:
-            if len(by_source) > 1:
-                lines = {source: line for source, own in by_source.items() for line in own.values()}
-                yield {"lines": _drawn(lines), "ylabel": what}, f"{title} by source"
+            lines = {source: line for source, own in by_source.items() for line in own.values()}
+            yield {"lines": _drawn(lines), "ylabel": what}, f"{title} by source"
             continue
         for source, own in by_source.items():
             yield {"lines": _drawn(own), "ylabel": what}, f"{title} in {source}"

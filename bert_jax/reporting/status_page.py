@@ -65,7 +65,7 @@ def _of_several(runs: Sequence[Status], refresh: int) -> html.Page:
         run_page.add_curves(page, logged)
     for name, own in logged.items():
         if own.filled:
-            page.heading(f"{_HIDDEN}: {name}")
+            page.heading(f"Hidden words, first guesses of {name}")
             run_page.add_fills(page, own.filled)
     return page
 

@@ -117,7 +117,7 @@ def names(runs: Sequence[Status]) -> list[str]:
 
 def _of_run(name: str, run: Status) -> tuple[str, ...]:
     train, evaluated = run.train or {}, run.eval or {}
-    state = "running" if run.working else "finished" if run.finished else "not running"
+    state = "running" if run.working else "finished" if run.finished else "stopped"
     left = run.seconds_left if not run.finished else None
     return (
         name, "late" if run.late else state, f"{run.step:,}", f"{run.total_steps:,}",

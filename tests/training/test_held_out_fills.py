@@ -2,9 +2,8 @@
 
 import dataclasses
 
-import jax
 import pytest
-from corpus import small_config, small_store, two_phases
+from corpus import small_config, small_store
 from runs import read_records
 
 import bert_jax
