@@ -14,7 +14,6 @@ from bert_jax.model.encoder import Embeddings, Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Dense, Keys
 from bert_jax.objectives.known_objectives import OBJECTIVES, find
-from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.objective import States
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.hashing import fold_key
@@ -53,13 +52,6 @@ class PretrainingModel(nnx.Module):
         evaluation.
         """
         return self.logits(self.encoded(batch, key), batch, key)
-
-    def masked_words(self, batch: Batch) -> jax.Array:
-        """Returns the float32 logits [B, P, V] of masked tokens alone; needs their head."""
-        others = [name for name in self.objectives if name != MASKED_LM.name]
-        logits = self.logits(self.encoded(batch), batch, without=others)
-        words: jax.Array = logits[MASKED_LM.name]
-        return words
 
     def encoded(self, batch: Batch, key: jax.Array | None = None) -> jax.Array:
         """Returns the encoder's output [B, S, H], or the joined states of a frozen encoder's

@@ -64,10 +64,6 @@ class ReplacedTokenModel(PretrainingModel):
         model: ReplacedTokenModel = nnx.merge(graph, summed(nnx.to_pure_dict(params)))
         return model._outputs(batch, key)
 
-    def masked_words(self, batch: Batch) -> jax.Array:
-        """Returns the generator's logits [B, P, V]."""
-        return self.generator.masked_words(batch)
-
     def _outputs(self, batch: Batch, key: jax.Array | None) -> dict[str, Any]:
         own = None if key is None else fold_key(key, _KEY)
         logits_BxPxV = self.generator(batch, own)[MASKED_LM.name]

@@ -177,10 +177,12 @@ class PhaseTrainer:
 
     def _fill(self, state: State) -> None:
         """Writes what the parameters guess for the hidden words, if there are any."""
-        if self.compiled.fills and self.run.fills:
+        if fills := self.run.fills:
             self.clock.progress()
-            guesses = self.compiled.fills(state["params"])
-            self.writer.fills(self.done, self.phase.index, self.run.fills.sentences, guesses)
+            guesses = fills.guesses(
+                self.phase.data.held_out, self.run.program, state["params"], self.compiled.evaluate
+            )
+            self.writer.fills(self.done, self.phase.index, fills.sentences, guesses)
 
     def save(self, state: State) -> None:
         """Saves the state in the background."""

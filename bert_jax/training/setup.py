@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,6 @@ from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops
-from bert_jax.metrics.fill_records import Guesses
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.ops.attention import dispatch
@@ -114,7 +113,6 @@ class CompiledPhase:
     train: jax.stages.Compiled
     evaluate: jax.stages.Compiled
     start_phase: jax.stages.Compiled | None  # None: the phase has started already
-    fills: Callable[[Any], Guesses] | None = None  # of the parameters
 
 
 def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunContext:
@@ -268,8 +266,7 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
     """Compiles the functions of a phase; `first`: steps of the run done so far."""
     program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
-    config = run.config.with_model_of(phase.config)
-    if config.model != run.config.model:
+    if (config := run.config.with_model_of(phase.config)).model != run.config.model:
         program = step_module.make_step_functions(
             config, run.mesh, phase.data.held_out.corpus, run.teacher_model
         )
@@ -279,8 +276,4 @@ def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase
         evaluate = phase.data.held_out.compile(program)
     with compiling():
         start_phase = program.compile_start_phase() if phase.first >= max(first, 1) else None
-    with compiling():
-        fills = (
-            run.fills.compile(config, run.mesh, program.abstract["params"]) if run.fills else None
-        )
-    return CompiledPhase(train, evaluate, start_phase, fills)
+    return CompiledPhase(train, evaluate, start_phase)

@@ -21,13 +21,12 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.exit_codes import STORAGE
-from bert_jax.objectives.known_objectives import learned_by
-from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.parallel import global_batch
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluation_pass import HeldOut
+from bert_jax.training.fill_step import has_fills
 from bert_jax.training.fills import HeldOutFills
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
@@ -99,7 +98,7 @@ class StoreData:
         return self
 
     def fills(self, config: Config) -> HeldOutFills | None:
-        if not config.evaluation.fills or MASKED_LM.name not in learned_by(config):
+        if not has_fills(config):
             return None
         found = HeldOutFills(config, self.store)
         return found if found.sentences else None
