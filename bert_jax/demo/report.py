@@ -53,7 +53,11 @@ def fill_masks(workdir: Path, store: TokenStore, config: Config) -> Fills:
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
     over_time = read_fills(metrics.records(Workdir.open(workdir / "run").metrics))
     last = max(steps_of(over_time), default=0)
-    fills = [ShownFill(f.before, f.word, f.after, f.by_step.get(last, [])) for f in over_time]
+    fills = [
+        ShownFill(one.before, one.word, one.after, one.by_step[last])
+        for one in over_time
+        if last in one.by_step
+    ]
     for fill in fills:
         text = "   ".join(f"{token} {probability:.0%}" for token, probability in fill.guesses)
         console.print(f"  {fill.before}[MASK]{fill.after}")
