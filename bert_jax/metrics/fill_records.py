@@ -1,4 +1,4 @@
-"""What a run guessed for words hidden in held-out sentences, from its records.
+"""Guesses of a run for words hidden in held-out sentences, in its records.
 
 The sentences are in the record of each start, `"hidden"`; a record `"fills"` has the guesses of one
 step, in the order of the sentences of the start before it.

@@ -32,7 +32,7 @@ Line = tuple[list[float], list[float]]  # steps and values
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """What a page reads from the records of a run."""
+    """The records of a run that a page is made from."""
 
     train: list[dict[str, Any]]
     evals: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What a model guesses for one word of each row, as a part of the evaluation step.
+"""Guesses for one word of each row, as a part of the evaluation step.
 
 No program of its own: compiling one would take longer than all its calls in a short run.
 """
