@@ -92,7 +92,7 @@ class ScalarEvents:
         events = (Event(wall_time=now, step=step, summary=summary) for summary in summaries)
         self._appender.append(b"".join(map(_record, events)))
 
-    def write_table(
+    def add_table(
         self, step: int, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     ) -> None:
         """Writes a table after `step` updates as text, in which nothing is markup."""

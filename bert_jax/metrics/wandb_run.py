@@ -34,7 +34,7 @@ class WandbRun:
         if self._run is not None:
             self._attempt(lambda: self._run.log({"step": step, **scalars}))
 
-    def write_table(
+    def add_table(
         self, step: int, name: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     ) -> None:
         """Writes a table by its name after `step` updates."""

@@ -65,9 +65,9 @@ class MetricWriter:
                 (f"{s.before}[MASK]{s.after}", s.word, "  ".join(f"{t} {p:.0%}" for t, p in own))
                 for s, own in zip(sentences, guesses, strict=True)
             ]
-            self._events().write_table(step, FILLS, header, rows)
+            self._events().add_table(step, FILLS, header, rows)
             if self.wandb is not None:
-                self.wandb.write_table(step, FILLS, header, rows)
+                self.wandb.add_table(step, FILLS, header, rows)
 
     def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
         """Writes an event; `step` and `phase` as in `write`, except where `Event` notes otherwise.

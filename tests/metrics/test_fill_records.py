@@ -56,7 +56,7 @@ def test_the_guesses_go_everywhere_and_no_text_is_markup(tmp_path) -> None:
     sent = []
     writer = metric_writer(tmp_path)
     writer.wandb = types.SimpleNamespace(
-        write_table=lambda *values: sent.append(values), close=lambda failed: None
+        add_table=lambda *values: sent.append(values), close=lambda failed: None
     )
     writer.event("start", 0, 0, hidden=fill_records.hidden([SEA, SHIP]))
     writer.fills(4, 0, [SEA, SHIP], [ONE, TWO])
