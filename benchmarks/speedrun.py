@@ -158,10 +158,11 @@ def warmup(options: argparse.Namespace, settings: Sequence[str]) -> list[str]:
 def measure(out: Path) -> dict[str, Any]:
     """Returns the rate of training, the held-out loss, the words found, and what the text is."""
     from bert_jax.api.model import load
+    from bert_jax.data_pipeline.analysis.hidden_words import hide_words
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.errors import UserError
     from bert_jax.metrics.run_records import margin, read_records
-    from bert_jax.reporting.fills import found_rate, hide_words
+    from bert_jax.reporting.fills import found_rate
     from bert_jax.workdir.layout import Workdir
 
     run, exported, log = Workdir.open(out / "run"), out / "exported", out / "measure.log"

@@ -31,5 +31,6 @@ def get_config() -> ConfigDict:
     config.optimizer.b2 = 0.98
     config.optimizer.schedule = "fairseq"
     config.evaluation.every_steps = 250
+    config.evaluation.fills = 10
     config.checkpoint.every_steps = 50
     return config

@@ -21,17 +21,16 @@ def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_integer(
         "every", 10, "seconds from one showing of --watch to the next", 1, flag_values=values
     )
-    define_output(values, "html", "HTML page to write, with plots", page)
+    define_output(values, "html", "HTML page to write, with the plots of all runs", page)
 
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     folders = values.workdir
-    if values.html and len(folders) > 1:
-        raise UsageError("--html is the page of one run; give one --workdir")
     if values["every"].present and not values.watch:
         raise UsageError("--every has no effect without --watch")
     from bert_jax.reporting import status, status_text, watch
+    from bert_jax.runtime import console
     from bert_jax.runtime.log import plain
 
     def show() -> bool:
@@ -40,11 +39,14 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
         if values.json:
             print(status.as_json(*runs))
         else:
-            print("\n\n".join(plain(status_text.render(run)) for run in runs))
+            shown = [*map(status_text.render, runs)]
+            if len(runs) > 1:
+                shown.insert(0, console.table(*status_text.runs_table(runs)))
+            print("\n\n".join(map(plain, shown)))
         if values.html:
             from bert_jax.reporting.status_page import write_page
 
-            write_page(folders[0], values.html, refresh=values.every if values.watch else 0)
+            write_page(folders, values.html, refresh=values.every if values.watch else 0)
         return any(run.working for run in runs)
 
     if values.watch:

@@ -161,6 +161,8 @@ class EvaluationConfig:
     every_steps: Count = 1000
     batches: Whole = 64  # limit on held-out batches; 0 = all
     attention: bool = False  # also measure how much heads attend to neighbouring tokens
+    # Held-out sentences in which a word is guessed; 0, for the records then hold no text.
+    fills: Annotated[int, Within(0, 100)] = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -161,10 +161,6 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
         model=dataclasses.replace(config.model, vocab_size=store.vocab_size),
         data=dataclasses.replace(config.data, store=str(store.path)),
         phases=(dataclasses.replace(phase, steps=steps or phase.steps),),
-        # The report shows what the model makes of sentences at each of these.
-        checkpoint=dataclasses.replace(
-            config.checkpoint, keep_start=True, keep_every_steps=config.evaluation.every_steps
-        ),
     )
 
 

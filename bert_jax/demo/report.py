@@ -1,28 +1,23 @@
 """Held-out words filled by the demo's model, words near each other, and the report of the demo."""
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from bert_jax.api.meanings import Meanings, Neighbor, nearest_words, two_meanings
-from bert_jax.api.model import Model
 from bert_jax.api.model import load as load_model
-from bert_jax.checkpoint.manager import find_steps, load_params
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.analysis.hidden_words import HiddenWord, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import run_records as metrics
-from bert_jax.parallel.local_devices import replicate
+from bert_jax.metrics.fill_records import Filled, read_fills, steps_of
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
-    HiddenWord,
-    as_text,
     followers,
     found_rate,
-    hide_words,
     most_frequent_words,
     sample_sentences,
 )
@@ -33,7 +28,6 @@ from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
 _SENTENCES = 500  # in which a word is hidden
-_SHOWN = 10
 _GUESSES = 3  # for each
 _SIMILAR = slice(100, 1000, 90)  # words by frequency whose nearest words are shown
 _WORDS = 2000  # most frequent ones, among which these are
@@ -43,10 +37,10 @@ _READ = 1500  # sentences in which two meanings of a word are looked for
 class Fills(NamedTuple):
     """Predictions for words hidden in held-out sentences."""
 
-    shown: list[ShownFill]  # the first few
+    shown: list[ShownFill]  # those of the run's evaluations, after its last step
     rate: str  # how many of all it finds
     peers: list[tuple[str, float]]  # share found by the model, and by counting words
-    by_step: list[tuple[int, list[str]]]  # the first guess for those shown, of each kept checkpoint
+    over_time: list[Filled]  # the same, at each evaluation
     nearest: Mapping[str, list[Neighbor]]  # words -> the most similar ones
     meanings: Meanings | None  # of one word
 
@@ -57,23 +51,24 @@ def fill_masks(workdir: Path, store: TokenStore, config: Config) -> Fills:
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=config.seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
-    fills = []
-    for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
-        sentence = as_text(each.sentence)
-        text = "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
-        console.print(f"  {sentence}\n    hidden word: {each.word}   predictions: {text}")
-        before, _, after = sentence.partition("[MASK]")
-        pairs = [(guess.token, guess.probability) for guess in best]
-        fills.append(ShownFill(before, each.word, after, pairs))
+    over_time = read_fills(metrics.records(Workdir.open(workdir / "run").metrics))
+    last = max(steps_of(over_time), default=0)
+    fills = [
+        ShownFill(one.before, one.word, one.after, one.by_step[last])
+        for one in over_time
+        if last in one.by_step
+    ]
+    for fill in fills:
+        text = "   ".join(f"{token} {probability:.0%}" for token, probability in fill.guesses)
+        console.print(f"  {fill.before}[MASK]{fill.after}")
+        console.print(f"    hidden word: {fill.word}   predictions: {text}")
     peers = _peers(store, hidden, [[guess.token for guess in best] for best in guesses])
     rate = _rate(store, len(hidden), peers)
     console.print(rate)
     words = most_frequent_words(store, _WORDS)
     nearest = nearest_words(model, words[_SIMILAR], words)
     meanings = two_meanings(model, sample_sentences(store, _READ))
-    every = config.evaluation.every_steps
-    by_step = _by_step(workdir / "run", model, hidden[:_SHOWN], every)
-    return Fills(fills, rate, peers, by_step, nearest, meanings)
+    return Fills(fills, rate, peers, over_time, nearest, meanings)
 
 
 def _peers(
@@ -98,21 +93,6 @@ def _rate(store: TokenStore, number: int, peers: list[tuple[str, float]]) -> str
         f"{following:.1%} are one of the three words that follow the word on the left most often, "
         f"and {trivial:.1%} one of the three most frequent words ({frequent})."
     )
-
-
-def _by_step(
-    run: Path, model: Model, hidden: list[HiddenWord], every: int
-) -> list[tuple[int, list[str]]]:
-    """Returns the first guess for each hidden word after every `every`-th step, and the last."""
-    earlier, workdir = copy.copy(model), Workdir.open(run)
-    found, steps = [], find_steps(workdir, "all")
-    for step in steps:
-        if step % every and step != steps[-1]:
-            continue
-        earlier.params = replicate(load_params(workdir, step)[0])
-        fills = (earlier.fill_mask(each.sentence, top_k=1)[0] for each in hidden)
-        found.append((step, [best.token for (best,) in fills]))
-    return found
 
 
 def write_report(
@@ -161,14 +141,7 @@ def _add_fills(page: html.Page, fills: Fills) -> None:
     page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")
     page.fills(fills.shown)
     page.heading("The first guess while the model learned")
-    steps, guesses = zip(*fills.by_step, strict=True)
-    page.table(
-        ("sentence", "hidden word", *(f"step {step:,}" for step in steps)),
-        [
-            (f"{fill.before}[MASK]{fill.after}", fill.word, *first)
-            for fill, *first in zip(fills.shown, *guesses, strict=True)
-        ],
-    )
+    run_page.add_fills(page, fills.over_time)
     page.heading("Nearest words")
     page.text("By the cosine of their embeddings.")
     rows = fills.nearest.items()

@@ -162,6 +162,9 @@ class TaskData:
         prepared = dataclasses.replace(split.prepared, targets=split.prepared.targets | soft)
         return dataclasses.replace(self, train=dataclasses.replace(split, prepared=prepared))
 
+    def fills(self, config: Config) -> None:
+        return None
+
     def corpus(self, config: Config) -> Corpus:
         """Returns what a task has in place of the counts of a text's tokens."""
         return self.kind.corpus(self.train.prepared, config.model.vocab_size)

@@ -20,6 +20,7 @@ Measured = Literal["train", "eval"]
 # Events of a run; docs/training_reference.md lists the fields of each record.
 Event = Literal[
     "start",  # training starts; step: the one it resumes from
+    "fills",  # guesses for hidden words, see `fill_records`
     "goodput",  # seconds by activity so far
     "skipped",  # a skipped update; step: its number from 0, as for `data batch --step`
     "quarantined",  # a checkpoint that is damaged or of another run was moved to quarantine/

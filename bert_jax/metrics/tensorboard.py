@@ -4,10 +4,11 @@ tensorboardX's writer passes events to a thread that dies when the disk is full,
 it; only its protocol buffers are used here.
 """
 
+import html
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from bert_jax.storage.tfrecord import framed
 with hidden("torch", "google.cloud.storage"):  # for graphs and buckets; seconds of every start
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.summary import hparams as hparam_summaries
-    from tensorboardX.summary import scalar
+    from tensorboardX.summary import scalar, text
 
 _COMPARED: Final = ("train/loss", "eval/loss")  # columns of the table of runs, after the hparams
 # What each scalar measures, the text behind the (i) of a chart, by the last part of its name:
@@ -56,6 +57,7 @@ _BY_LAST_PART: Final = {
     "data_wait_max": "Longest mean time that a host waits for the batch of a step, in seconds.",
     "data_wait_median": "Median over the hosts of the time that one waits for a batch, in seconds.",
 }
+_MARKUP: Final = frozenset(r"\`*_[]|~")  # of Markdown
 _ATTENTION = "Share of a head's attention on the neighbouring token of this side."
 
 
@@ -90,8 +92,23 @@ class ScalarEvents:
         events = (Event(wall_time=now, step=step, summary=summary) for summary in summaries)
         self._appender.append(b"".join(map(_record, events)))
 
+    def add_table(
+        self, step: int, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]
+    ) -> None:
+        """Writes a table after `step` updates as text, in which nothing is markup."""
+        lines = [header, ["---"] * len(header), *([*map(_literal, row)] for row in rows)]
+        text_of = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        event = Event(wall_time=time.time(), step=step, summary=text(name, text_of))
+        self._appender.append(_record(event))
+
     def close(self) -> None:
         self._appender.close()
+
+
+def _literal(words: str) -> str:
+    """Returns words for a cell of a table in Markdown."""
+    shown = html.escape(" ".join(words.split()))
+    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in shown)
 
 
 def _record(event: Event) -> bytes:

@@ -4,7 +4,7 @@ A run is one run there, however often it is resumed: it has the id of the run's 
 """
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bert_jax.errors import UserError
@@ -34,6 +34,13 @@ class WandbRun:
         if self._run is not None:
             self._attempt(lambda: self._run.log({"step": step, **scalars}))
 
+    def add_table(
+        self, step: int, name: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        """Writes a table by its name after `step` updates."""
+        if self._run is not None:
+            self._attempt(lambda: self._run.log({"step": step, name: _table(header, rows)}))
+
     def close(self, *, failed: bool) -> None:
         """Waits for the upload; marks the run as failed or finished."""
         if self._run is not None:
@@ -50,6 +57,12 @@ class WandbRun:
                 "workdir"
             )
             return None
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    import wandb
+
+    return wandb.Table(columns=[*header], data=[[*row] for row in rows])
 
 
 def _init(project: str, run_id: str, name: str, config: Mapping[str, Any]) -> Any:

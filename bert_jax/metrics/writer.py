@@ -1,11 +1,12 @@
 """Writes metrics as JSON lines and TensorBoard events, and to Weights & Biases if asked to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
+from bert_jax.metrics.fill_records import FILLS, Guesses, Sentence
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.run_records import Event, Measured, line
 
@@ -50,13 +51,23 @@ class MetricWriter:
         self._record(kind, step, phase, scalars)
         if self._active:
             numbers = {f"{kind}/{k}": float(v) for k, v in scalars.items() if _is_number(v)}
-            if self._curves is None:
-                from bert_jax.metrics.tensorboard import ScalarEvents
-
-                self._curves = ScalarEvents(self._folder, self._first_step, self._hparams)
-            self._curves.write(step, numbers)
+            self._events().write(step, numbers)
             if self.wandb is not None:
                 self.wandb.write(step, numbers)
+
+    def fills(self, step: int, phase: int, sentences: Sequence[Sentence], guesses: Guesses) -> None:
+        """Writes what was guessed for the hidden word of each sentence; `step` and `phase` as in
+        `write`. The sentences are in the record of the start, `hidden`."""
+        self._record(FILLS, step, phase, {"guesses": guesses})
+        if self._active:
+            header = ("sentence", "hidden word", "guesses")
+            rows = [
+                (f"{s.before}[MASK]{s.after}", s.word, "  ".join(f"{t} {p:.0%}" for t, p in own))
+                for s, own in zip(sentences, guesses, strict=True)
+            ]
+            self._events().add_table(step, FILLS, header, rows)
+            if self.wandb is not None:
+                self.wandb.add_table(step, FILLS, header, rows)
 
     def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
         """Writes an event; `step` and `phase` as in `write`, except where `Event` notes otherwise.
@@ -78,6 +89,13 @@ class MetricWriter:
             self._curves.close()
         if self.wandb is not None:
             self.wandb.close(failed=self._last not in ("finished", "stopped"))
+
+    def _events(self) -> "ScalarEvents":
+        if self._curves is None:
+            from bert_jax.metrics.tensorboard import ScalarEvents
+
+            self._curves = ScalarEvents(self._folder, self._first_step, self._hparams)
+        return self._curves
 
     def _record(self, kind: str, step: int, phase: int, values: Mapping[str, Any]) -> None:
         if self._active:

@@ -45,10 +45,19 @@ pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; overflow-x:
 .masked { background: #fff1c2; } .random { background: #ffd6e4; }
 .kept, .right { background: #d8f2dc; }
 svg { display: block; width: 100%; max-width: 36rem; height: auto; }
+td.text { min-width: 12rem; } td.text ~ td { white-space: nowrap; }
 figcaption, .note { color: #5a6a7a; } figure { margin: 1rem 0; }
 @media (max-width: 40rem) {
   body { margin: 1rem auto; } th, td { padding: .3rem .5rem; }
   dl { display: block; } dd { margin-bottom: .5rem; }
+}
+@media (prefers-color-scheme: dark) {
+  html { color-scheme: dark; }
+  body { color: #dce3ea; background: #14191f; } dt, figcaption, .note { color: #9fb0c0; }
+  th, td, .example, .guess { border-color: #36424e; } pre { background: #1f2730; }
+  .masked { background: #5c4a12; } .random { background: #6b2440; }
+  .kept, .right { background: #1e5230; }
+  svg { filter: invert(.88) hue-rotate(180deg); }
 }
 """
 _PAGE = """<!doctype html>
@@ -61,7 +70,9 @@ _PAGE = """<!doctype html>
 {body}
 </body></html>
 """
-_NUMBER = re.compile(r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| m?s| M)?|nan|inf")
+_NUMBER = re.compile(
+    r"[-+\u2212]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| m?s| M)?|(\d+:)+\d\d|nan|inf"
+)
 
 
 class ShownFill(NamedTuple):
@@ -71,6 +82,16 @@ class ShownFill(NamedTuple):
     word: str
     after: str
     guesses: Sequence[tuple[str, float]]
+
+
+class Marked(NamedTuple):
+    """A text that stands out, as of a class of the style: "masked" or "right"."""
+
+    text: str
+    kind: str
+
+
+Parts = list[str | Marked]  # a cell of a table: texts one after the other
 
 
 class Page:
@@ -121,12 +142,10 @@ class Page:
         self._parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Right-aligns columns of numbers and percentages; floats have four significant digits."""
+        """Right-aligns columns of numbers and percentages; floats have four significant digits.
+        A cell may be `Parts`; a column of these has room for a sentence."""
         texts = [[*map(_text, row)] for row in rows]
-        marks = [
-            ' class="number"' if all(map(_NUMBER.fullmatch, filter(None, column))) else ""
-            for column in zip(*texts, strict=True)
-        ] or [""] * len(header)
+        marks = [*map(_mark, zip(*texts, strict=True))] or [""] * len(header)
         head = _row("th", header, marks)
         body = "".join(_row("td", row, marks) for row in texts)
         self._parts.append(
@@ -218,17 +237,35 @@ def _is_page(path: epath.PathLike) -> bool:
 PAGE: Final = OutputKind("page", _is_page)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | Parts:
+    if isinstance(value, list):
+        return value
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _row(tag: str, cells: Iterable[str], marks: Iterable[str]) -> str:
-    shown = (
-        f"<{tag}{mark}>{html.escape(text)}</{tag}>" for text, mark in zip(cells, marks, strict=True)
-    )
+def _mark(column: Iterable[str | Parts]) -> str:
+    """Returns the attribute of the cells of a column."""
+    filled = [cell for cell in column if cell]
+    if any(isinstance(cell, list) and len(cell) > 1 for cell in filled):
+        return ' class="text"'
+    numbers = all(isinstance(cell, str) and _NUMBER.fullmatch(cell) for cell in filled)
+    return ' class="number"' if numbers else ""
+
+
+def _row(tag: str, cells: Iterable[str | Parts], marks: Iterable[str]) -> str:
+    shown = (f"<{tag}{mark}>{_cell(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
     return f"<tr>{''.join(shown)}</tr>"
+
+
+def _cell(cell: str | Parts) -> str:
+    return "".join(
+        f'<span class="{part.kind}">{html.escape(part.text)}</span>'
+        if isinstance(part, Marked)
+        else html.escape(part)
+        for part in ([cell] if isinstance(cell, str) else cell)
+    )
 
 
 def _fill(fill: ShownFill) -> str:

@@ -27,12 +27,29 @@ def curves(
     *,
     ylabel: str,
     baselines: Mapping[str, float] | None = None,
+    faint: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    log: bool = False,
 ) -> str:
-    """An SVG plot of named (steps, values) lines, with baselines as dashed horizontal lines."""
+    """An SVG plot of named (steps, values) lines, with baselines as dashed horizontal lines.
+
+    Args:
+        faint: second lines of some names, thin and in the colours of the first.
+        log: the y axis is logarithmic.
+    """
     axes = _axes(3.2)
+    behind = _plain(faint or {})
     for name, (x, y) in _plain(lines).items():
         few = len(x) < 30
-        axes.plot(x, y, label=name, linewidth=1.5, marker="o" if few else None, markersize=3)
+        marker = "o" if few else None
+        (line,) = axes.plot(x, y, label=name, linewidth=1.5, marker=marker, markersize=3)
+        if name in behind:
+            axes.plot(*behind[name], color=line.get_color(), linewidth=1, alpha=0.6)
+    if log:
+        from matplotlib.ticker import LogFormatter
+
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
     for i, (name, value) in enumerate(_plain(baselines or {}).items()):
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)
@@ -114,7 +131,7 @@ def _svg(axes: Any) -> str:
     out = io.StringIO()
     with warnings.catch_warnings():  # about glyphs missing from the font
         warnings.simplefilter("ignore", UserWarning)
-        axes.figure.savefig(out, format="svg", metadata={"Date": None})
+        axes.figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     text = out.getvalue()
     return text[text.index("<svg") :]
 

@@ -1,7 +1,10 @@
 """`bert-jax status`: the state of a run, from its folder alone. Imports neither JAX nor Orbax."""
 
+# Over 300 lines: one value, `Status`, and how each of its fields is found in the folder.
+
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +19,12 @@ from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.attempts import Attempt
+from bert_jax.metrics.fill_records import read_fills, steps_of
 from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.run_records import is_finite
 from bert_jax.metrics.time_left import seconds_left
-from bert_jax.reporting.run_facts import steps_before, steps_by_phase
+from bert_jax.reporting.run_facts import steps_before, steps_by_phase, tokens_seen
+from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.storage.remote import is_remote, is_storage_error
 from bert_jax.workdir import description, identity, lock
 from bert_jax.workdir.layout import Workdir
@@ -61,6 +66,17 @@ class HostStatus:
 
 
 @dataclasses.dataclass(frozen=True)
+class FillStatus:
+    """The last guesses for a word hidden in a held-out sentence."""
+
+    step: int
+    before: str
+    word: str
+    after: str
+    guesses: list[tuple[str, float]]  # token and probability, descending
+
+
+@dataclasses.dataclass(frozen=True)
 class Status:
     """State of a run at its last record. Times are in seconds; ages are at the time of the call."""
 
@@ -79,8 +95,11 @@ class Status:
     late: bool  # running, but its last record is older than expected
     age: float | None  # of the last record
     seconds_left: float | None
+    device_hours: float | None  # of all starts, idle time in them included; None if not recorded
+    tokens: float | None  # seen, padding not counted; None if not recorded, or for a task
     train: Record | None  # the last record of its kind
     eval: Record | None
+    fills: list[FillStatus]  # at the last step that has any
     goodput: Goodput
     attempts: list[AttemptStatus]
     skipped: list[int]  # steps whose updates were skipped, from 0, ascending
@@ -136,7 +155,10 @@ def read_status(folder: epath.PathLike) -> Status:
         late=working and not recent and bool(records),
         age=age,
         seconds_left=left,
+        device_hours=_device_hours(history, run),
+        tokens=_tokens(run, config, step, records),
         train=train,
+        fills=_last_fills(records),
         eval=latest.get("eval"),
         goodput=goodput.account(records),
         attempts=_attempts(history, working, finished),
@@ -149,6 +171,34 @@ def read_status(folder: epath.PathLike) -> Status:
         restart_from=max(good, default=None),
         bytes=_size(workdir.path),
     )
+
+
+def _device_hours(history: Sequence[Attempt], run: Record) -> float | None:
+    """The hours of each start times its devices; of earlier versions those of the last start."""
+    mesh = run["devices"]["mesh"].values() if run.get("devices") else [0]
+    recorded = [attempt.records[0].get("devices") for attempt in history]
+    devices = [count if isinstance(count, int) else math.prod(mesh) for count in recorded]
+    if not all(devices):
+        return None
+    pairs = zip(history, devices, strict=True)
+    return sum(max(0.0, attempt.end - attempt.begin) * count for attempt, count in pairs) / 3600
+
+
+def _tokens(run: Record, config: Config, step: int, records: Sequence[Record]) -> float | None:
+    try:
+        return tokens_seen(config, steps_by_phase(config, step, steps_before(run)), records)
+    except VALUE_ERRORS:  # a damaged record
+        return None
+
+
+def _last_fills(records: Sequence[Record]) -> list[FillStatus]:
+    filled = read_fills(records)
+    last = max(steps_of(filled), default=0)
+    return [
+        FillStatus(last, one.before, one.word, one.after, one.by_step[last])
+        for one in filled
+        if last in one.by_step
+    ]
 
 
 def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list[AttemptStatus]:

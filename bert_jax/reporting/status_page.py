@@ -1,19 +1,22 @@
 """The page of `bert-jax status --html`."""
 
+import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from etils import epath
 
 from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.analysis.hidden_words import as_text, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import run_records
+from bert_jax.metrics.fill_records import read_fills
 from bert_jax.reporting import html, run_page, status_text
-from bert_jax.reporting.fills import as_text, hide_words, sample_sentences, to_type
-from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
+from bert_jax.reporting.fills import sample_sentences, to_type
+from bert_jax.reporting.run_facts import hosts, model_facts, now, run_facts
 from bert_jax.reporting.status import Status, read_status
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
@@ -24,31 +27,78 @@ from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
 
+_HIDDEN: Final = "Hidden words: the first guess while the model learned"
 
-def write_page(folder: epath.PathLike, path: epath.PathLike, *, refresh: int = 0) -> None:
-    """Writes an HTML page with the run's state, its curves, their trivial baselines and its
-    goodput; UserError if the folder holds no run, StorageError if the file cannot be written.
 
-    Text and the bigram baseline come from the run's token store; they are omitted if it can no
+def write_page(
+    folders: Sequence[epath.PathLike], path: epath.PathLike, *, refresh: int = 0
+) -> None:
+    """Writes an HTML page of runs: of one its state, curves, trivial baselines, hidden words and
+    goodput, of several a table and their curves over each other; UserError if a folder holds no
+    run, StorageError if the file cannot be written.
+
+    Text and the bigram baseline of one run come from its token store; they are omitted if it can no
     longer be read.
 
-    refresh: seconds after which a browser reads it again while the run is running; 0: never.
+    refresh: seconds after which a browser reads it again while a run is running; 0: never.
     """
+    runs = [read_status(folder) for folder in folders]
+    again = refresh if any(run.working for run in runs) else 0
+    page = _of_one(folders[0], runs[0], again) if len(runs) == 1 else _of_several(runs, again)
+    page.save(path, inputs=[file for folder in folders for file in inputs_of_model(folder)])
+
+
+def _of_several(runs: Sequence[Status], refresh: int) -> html.Page:
+    """Returns the page of runs: a table of them, and what they logged over each other."""
+    names = status_text.names(runs)
+    page = html.Page(f"{len(runs)} runs: {', '.join(names)}", refresh=refresh)
+    page.table(*status_text.runs_table(runs))
+    if spent := status_text.cost(*runs):
+        page.text(f"Cost so far of all together: {spent}. Written {now()}.")
+    logged = {
+        name: run_page.Logged.read(Workdir.open(run.workdir).metrics)
+        for name, run in zip(names, runs, strict=True)
+    }
+    page.heading("Curves")
+    page.text("Thick: held-out text; thin, in the same colour: training.")
+    with _damage(page):
+        run_page.add_curves(page, logged)
+    for name, own in logged.items():
+        if own.filled:
+            page.heading(f"Hidden words, first guesses of {name}")
+            run_page.add_fills(page, own.filled)
+    return page
+
+
+@contextlib.contextmanager
+def _damage(page: html.Page) -> Iterator[None]:
+    """Says on the page that a record is damaged, in place of what is made of it."""
+    try:
+        yield
+    except VALUE_ERRORS as error:
+        page.text(
+            f"A record in metrics.jsonl is damaged: {one_line(error)} is missing or no number."
+        )
+
+
+def _of_one(folder: epath.PathLike, status: Status, refresh: int) -> html.Page:
+    """Returns the page of a run."""
     from bert_jax.data_pipeline.analysis.baselines import bigram_loss
 
-    workdir, status = Workdir.open(folder), read_status(folder)
+    workdir = Workdir.open(folder)
     run = description.read_description(workdir)
     config = settings_of(run)
     path_of_store, store = _store(workdir, run, config)
     logged = [*run_records.records(workdir.metrics)]
     title = f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}"
-    page = html.Page(title, refresh=refresh if status.working else 0)
+    page = html.Page(title, refresh=refresh)
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",
             "time since the start": clock(status.goodput.wall),
             "model": model_facts(config),
             **run_facts(run, status.step, logged),
+            **({"cost so far": spent} if (spent := status_text.cost(status)) else {}),
             **hosts(logged),
             **(_task(config) if status.task else _text(path_of_store, store)),
             "config": str(workdir.config_json),
@@ -59,14 +109,14 @@ def write_page(folder: epath.PathLike, path: epath.PathLike, *, refresh: int = 0
         page.heading("The text")
         page.sentences(sample_sentences(store))
     baselines = {"left neighbour (bigram)": bigram_loss(store)} if store else {}
-    try:
+    with _damage(page):
         run_page.add_training(page, workdir.metrics, token_baselines=baselines)
-    except VALUE_ERRORS as error:
-        page.text(
-            f"A record in metrics.jsonl is damaged: {one_line(error)} is missing or no number."
-        )
+    if filled := read_fills(logged):
+        page.heading(_HIDDEN)
+        page.text("Words hidden in sentences held out from training, the same at every step.")
+        run_page.add_fills(page, filled)
     run_page.add_goodput(page, status.goodput)
-    page.save(path, inputs=inputs_of_model(folder))
+    return page
 
 
 def _store(

@@ -1,17 +1,18 @@
 """The status of a run as text."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax.errors import count
 from bert_jax.metrics import goodput, time_left
-from bert_jax.metrics.run_records import objectives_in
+from bert_jax.metrics.run_records import is_finite, objectives_in
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.training import progress
 
 _MAX_LISTED = 5  # attempts and skipped steps that are listed
+_NEAR = 30  # characters shown on each side of a hidden word
 
 
 def render(status: Status) -> str:
@@ -25,7 +26,7 @@ def render(status: Status) -> str:
             f"{status.phase_steps:,}, {in_phase}"
         )
     lines += [in_phase, state(status)]
-    for section in (_metrics, _problems, _hosts, _timing, _checkpoints):
+    for section in (_metrics, _cost, _fills, _problems, _hosts, _timing, _checkpoints):
         lines += section(status)
     return "\n".join(lines)
 
@@ -57,6 +58,81 @@ def _metrics(status: Status) -> Iterator[str]:
         yield _metrics_line("training", status.train, now, _training)
     if status.eval:
         yield _metrics_line("held-out", status.eval, now, progress.held_out)
+
+
+def _cost(status: Status) -> Iterator[str]:
+    if spent := cost(status):
+        yield f"cost so far: {spent}"
+
+
+def cost(*runs: Status) -> str:
+    """Returns what runs took together, as far as recorded: device hours and tokens."""
+    hours = [run.device_hours for run in runs if run.device_hours]
+    tokens = [run.tokens for run in runs if run.tokens]
+    parts = [f"{sum(hours):,.2f} device hours"] if hours else []
+    parts += [f"about {float(f'{sum(tokens):.3g}'):,.0f} tokens"] if tokens else []
+    return ", ".join(parts)
+
+
+def _fills(status: Status) -> Iterator[str]:
+    if status.fills:
+        yield f"words hidden in held-out sentences, guessed at step {status.fills[0].step:,}:"
+        rows = [
+            (
+                one.word,
+                ", ".join(f"{token} {probability:.0%}" for token, probability in one.guesses),
+                f"{_end(one.before)}[MASK]{_start(one.after)}",
+            )
+            for one in status.fills
+        ]
+        yield console.table(("hidden word", "guesses", "sentence"), rows)
+
+
+def _end(text: str) -> str:
+    return text if len(text) <= _NEAR else f"…{text[-_NEAR:]}"
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= _NEAR else f"{text[:_NEAR]}…"
+
+
+def runs_table(runs: Sequence[Status]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Returns header and rows of a table of several runs, a row for each; empty where nothing is
+    recorded."""
+    header = (
+        "run", "state", "step", "of", "training loss", "held-out loss", "learning rate",
+        "tokens/s", "time left", "device hours", "tokens seen",
+    )  # fmt: skip
+    return header, [_of_run(name, run) for name, run in zip(names(runs), runs, strict=True)]
+
+
+def names(runs: Sequence[Status]) -> list[str]:
+    """Returns the name of each run's folder, or its whole path where two have the same."""
+    short = [run.workdir.rstrip("/").rpartition("/")[2] or run.workdir for run in runs]
+    return [
+        name if short.count(name) == 1 else run.workdir
+        for name, run in zip(short, runs, strict=True)
+    ]
+
+
+def _of_run(name: str, run: Status) -> tuple[str, ...]:
+    train, evaluated = run.train or {}, run.eval or {}
+    state = "running" if run.working else "finished" if run.finished else "stopped"
+    left = run.seconds_left if not run.finished else None
+    return (
+        name, "late" if run.late else state, f"{run.step:,}", f"{run.total_steps:,}",
+        _number(train.get("loss"), ".3f"), _number(evaluated.get("loss"), ".3f"),
+        _number(train.get("learning_rate"), ".3g"), _number(train.get("tokens_per_second"), ",.0f"),
+        "" if left is None else console.clock(left),
+        _number(run.device_hours, ",.2f"), _number(run.tokens, ",.0f", digits=3),
+    )  # fmt: skip
+
+
+def _number(value: object, form: str, digits: int = 0) -> str:
+    """Returns a number as text, "" for one that is missing or not finite; digits: significant."""
+    if not is_finite(value):
+        return ""
+    return f"{float(f'{value:.{digits}g}') if digits else value:{form}}"
 
 
 def _metrics_line(

@@ -59,7 +59,7 @@ def pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -
             "predict` writes its predictions"
         )
     config = settings_of(description)
-    limited = dataclasses.replace(config.evaluation, batches=batches)
+    limited = dataclasses.replace(config.evaluation, batches=batches, fills=0)
     return dataclasses.replace(config, evaluation=limited)
 
 

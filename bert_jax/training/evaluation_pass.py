@@ -29,6 +29,7 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training.batches import held_out_config, phase_batches
+from bert_jax.training.fill_step import FILLS
 from bert_jax.training.per_example import PerExample
 from bert_jax.training.step import StepFunctions
 
@@ -45,11 +46,15 @@ class EvaluationPass(abc.ABC):
 
     def __init__(self, corpus: Corpus, make: Rows, batch_size: int, num_batches: int) -> None:
         self.corpus, self.num_batches = corpus, num_batches
-        self._make, self._batch_size = make, batch_size
+        self._make, self.batch_size = make, batch_size
+
+    def no_rows(self) -> assemble.Batch:
+        """Returns a batch without rows: its names, dtypes and widths."""
+        return self._make(0, rows=[])
 
     def compile(self, program: StepFunctions) -> jax.stages.Compiled:
         """Compiles the evaluation step for batches of these rows."""
-        return program.compile_evaluate(self._make(0, rows=[]), self._batch_size)
+        return program.compile_evaluate(self.no_rows(), self.batch_size)
 
     def evaluate(
         self,
@@ -88,7 +93,7 @@ class EvaluationPass(abc.ABC):
 
         def place(index: int) -> dict[str, jax.Array]:
             rows = functools.partial(self._make, index)
-            return global_batch.global_batch(rows, program.rows, self._batch_size)
+            return global_batch.global_batch(rows, program.rows, self.batch_size)
 
         with closing(prefetch(place, 0, self.num_batches, while_waiting=while_waiting)) as batches:
             for _, batch in batches:
@@ -135,6 +140,7 @@ class HeldOut(EvaluationPass):
         )
 
     def _take_rows(self, sums: dict[str, Any]) -> Any:
+        sums.pop(FILLS, None)  # of rows whose first prediction is none to be shown
         return jax.tree.map(global_batch.local_values, sums.pop(objectives.ROWS))
 
     def _summary(
@@ -167,7 +173,7 @@ class HeldOut(EvaluationPass):
         """Returns the sums of each row of each batch, [batches, B, …], from those of the rows that
         each process holds, [n, …] of each batch."""
         local = jax.tree.map(lambda *batches: np.stack(batches), *parts)
-        return global_batch.gather_batches(local, program.rows, self._batch_size)
+        return global_batch.gather_batches(local, program.rows, self.batch_size)
 
     def _per_example(self, batches: Any) -> PerExample:
         """Returns the values of the examples, from what `_gathered` returns."""

@@ -16,7 +16,7 @@ from bert_jax.config.serialization import flatten
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
-from bert_jax.metrics import goodput, run_records, time_left
+from bert_jax.metrics import fill_records, goodput, run_records, time_left
 from bert_jax.metrics.wandb_run import WandbRun, check_installed
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import elapsed
@@ -157,8 +157,8 @@ def _train_phase(
         state = trainer.start(state)
         if unevaluated:
             trainer.repeat_evaluation(state)
-        if trainer.done == 0 and config.checkpoint.keep_start:
-            trainer.save(state)
+        if trainer.done == 0:
+            trainer.begin(state)
         with closing(trainer.batches()) as batches:
             while trainer.done < trainer.phase.last:
                 step, batch = trainer.next_batch(batches)
@@ -195,6 +195,7 @@ def _start(
             devices=run.mesh.size,
             versions=software(),
             seconds=job.clock.seconds(),
+            **({"hidden": fill_records.hidden(run.fills.sentences)} if run.fills else {}),
         )
     with elapsed("compiling"):
         compiled = [compile_phase(run, phase, first) for phase in left]

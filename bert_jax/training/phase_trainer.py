@@ -54,6 +54,13 @@ class PhaseTrainer:
         self.display.phase(self.phase.index, self.phase)
         return state
 
+    def begin(self, state: State) -> None:
+        """Guesses words by the initial values, and saves these, if they are to be kept."""
+        with self.metrics.paused(), self.clock.activity("evaluate"):
+            self._fill(state)
+        if self.config.checkpoint.keep_start:
+            self.save(state)
+
     def repeat_evaluation(self, state: State) -> None:
         """Evaluates a restored state whose evaluation was interrupted, if one is due."""
         if self.done > self.phase.first and self.is_due(self.config.evaluation.every_steps):
@@ -161,11 +168,21 @@ class PhaseTrainer:
                 begin=self.preemption.begin,
                 while_waiting=self.preemption.check,
             )
+            self._fill(state)
         self.run.data.check()
         self.writer.write("eval", self.done, self.phase.index, evaluated)
         self.display.evaluation(self.done, evaluated)
         self.evaluated = evaluated
         return evaluated
+
+    def _fill(self, state: State) -> None:
+        """Writes what the parameters guess for the hidden words, if there are any."""
+        if fills := self.run.fills:
+            self.clock.progress()
+            guesses = fills.guesses(
+                self.phase.data.held_out, self.run.program, state["params"], self.compiled.evaluate
+            )
+            self.writer.fills(self.done, self.phase.index, fills.sentences, guesses)
 
     def save(self, state: State) -> None:
         """Saves the state in the background."""

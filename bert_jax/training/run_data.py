@@ -16,6 +16,7 @@ from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed.job import Job
 from bert_jax.training.evaluation_pass import EvaluationPass
+from bert_jax.training.fills import HeldOutFills
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
@@ -100,6 +101,10 @@ class RunData(description.Data, Protocol):
         Raises:
             UserError, StorageError: as `shared_arrays`, or it cannot be computed.
         """
+
+    def fills(self, config: Config) -> HeldOutFills | None:
+        """Returns held-out sentences in which words are guessed at evaluations; None if the
+        configuration asks for none, or the data have none."""
 
     def warn(self, config: Config) -> None:
         """Warns of data from which a run learns little."""

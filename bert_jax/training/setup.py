@@ -25,6 +25,7 @@ from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training import step as step_module
+from bert_jax.training.fills import HeldOutFills
 from bert_jax.training.hub_names import commits_of
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.run_data import PhaseData, RunData
@@ -77,6 +78,7 @@ class RunContext:
     job: Job
     initial: InitialModel | None  # that a new run starts from
     teacher: Teacher | None = None
+    fills: HeldOutFills | None = None
 
     @property
     def teacher_model(self) -> ModelConfig | None:
@@ -179,8 +181,9 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     )
     _check_memory((program.abstract, program.teacher), mesh)
     return RunContext(
-        config, workdir, data, program, mesh, phases, description, job, initial, teacher
-    )
+        config, workdir, data, program, mesh, phases, description, job, initial, teacher,
+        data.fills(config),
+    )  # fmt: skip
 
 
 def with_outputs(run: RunContext) -> RunContext:

@@ -24,6 +24,7 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.distillation import DISTILLATION, taught
 from bert_jax.objectives.encoder_with_heads import encoder_rows
 from bert_jax.objectives.known_objectives import OBJECTIVES, learned_by
+from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, init_params, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import dispatch
@@ -34,6 +35,7 @@ from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import averaging, skip_nonfinite
 from bert_jax.training.cached_gradients import AcrossRows
+from bert_jax.training.fill_step import FILLS, guesses, has_fills
 from bert_jax.training.gradients import GradientsFn, LossFn, cast_matrices, make_gradients
 from bert_jax.training.second_network import SecondNetwork, second_network
 from bert_jax.training.state_sharding import NO_PARAMS, State, param_specs, state_specs
@@ -209,6 +211,8 @@ def _make_eval_step(
             sums[objectives.ROWS] = objectives.row_sums(outputs, batch, corpus)
         if config.evaluation.attention:
             sums["attention"] = neighbor_attention(model.encoder, encoder_rows(batch))
+        if has_fills(config):
+            sums[FILLS] = guesses(outputs[MASKED_LM.name], config.model.vocab_size)
         return sums
 
     return eval_step
@@ -222,7 +226,8 @@ def _sums_shardings(
     names += ["outputs"] if isinstance(config.model, TaskModelConfig) else [objectives.ROWS]
     names += ["attention"] if config.evaluation.attention else []
     replicated = NamedSharding(rows.mesh, P())
-    return {name: rows if name == objectives.ROWS else replicated for name in names}
+    names += [FILLS] if has_fills(config) else []
+    return {n: rows if n in (objectives.ROWS, FILLS) else replicated for n in names}
 
 
 def _make_train_step(

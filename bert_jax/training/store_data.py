@@ -26,6 +26,8 @@ from bert_jax.runtime.log import logger
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluation_pass import HeldOut
+from bert_jax.training.fill_step import has_fills
+from bert_jax.training.fills import HeldOutFills
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 
@@ -96,6 +98,12 @@ class StoreData:
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "StoreData":
         return self
+
+    def fills(self, config: Config) -> HeldOutFills | None:
+        if not has_fills(config):
+            return None
+        found = HeldOutFills(config, self.store)
+        return found if found.sentences else None
 
     def warn(self, config: Config) -> None:
         """Warns if pairs teach nothing: a document of one sentence gets a random second one."""

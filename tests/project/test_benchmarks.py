@@ -57,6 +57,7 @@ def run(
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: give some of base,large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
+        ("fill_cost.py", ["--store=x", "--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("pair_training.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("small_vectors.py", ["--model=x", "--pairs=nowhere.tsv"], "nowhere.tsv: cannot be read"),

@@ -4,16 +4,22 @@ import re
 from pathlib import Path
 
 import pytest
+import tokenizers
 from stores import StoredDocument, write_store
+from tokenizers import decoders, models
 
+from bert_jax.data_pipeline.analysis.hidden_words import (
+    HiddenWord,
+    as_text,
+    guess_text,
+    hide_words,
+    mask_words,
+)
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.reporting.fills import (
-    HiddenWord,
-    as_text,
     followers,
     found_rate,
-    hide_words,
     most_frequent_words,
     to_type,
 )
@@ -123,3 +129,36 @@ def test_a_sentence_to_type_is_short_but_has_words_to_guess_from() -> None:
 )
 def test_a_sentence_is_shown_as_running_text(tokens: str, text: str) -> None:
     assert as_text(tokens) == text
+
+
+def test_a_word_of_a_running_text_is_masked_in_the_ids(store: TokenStore) -> None:
+    drawn = mask_words(store, seed=0, count=9, shortest=3, longest=12)
+    assert mask_words(store, seed=0, count=1, shortest=3, longest=12) == drawn[:1]
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    (one,) = drawn  # "[sails] 7" is shorter, the other ones have 21 tokens or no word of one token
+    assert [tokenizer.token(i) for i in one.ids] == ["ship", "##s", ",", "[MASK]"]
+    assert (one.place, one.before, one.word, one.after) == (3, "ships, ", "sea", "")
+
+
+@pytest.mark.parametrize("space", ["▁", "Ġ"])
+def test_pieces_with_a_mark_of_a_space_are_shown_without_it(tmp_path: Path, space: str) -> None:
+    words = [f"{space}the", f"{space}sea", f"{space}was", f"{space}call", "ed", "."]
+    made = tokenizers.Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}))
+    metaspace, byte_level = decoders.Metaspace(), decoders.ByteLevel()
+    made.decoder = metaspace if space == "▁" else byte_level
+    made.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer = Tokenizer(made.to_str().encode())
+    ids = list(range(len(words)))
+    store = write_store(
+        tmp_path / "store", tokenizer=tokenizer, train=[StoredDocument([ids])],
+        held_out=[StoredDocument([ids])], sources=("wiki",),
+    )  # fmt: skip
+    drawn = {
+        mask_words(store, seed=seed, count=1, shortest=6, longest=6)[0][2:] for seed in range(20)
+    }
+    assert drawn == {
+        ("", "the", " sea was called."),
+        ("the ", "sea", " was called."),
+        ("the sea ", "was", " called."),
+    }
+    assert guess_text(tokenizer, 1) == "sea"

@@ -42,6 +42,7 @@ def widest(path: Path) -> None:
     page.sentences([LONG])
     page.table(["number"] * 12, [[123_456.0] * 12])
     page.table(["text"] * 3, [[LONG] * 3])
+    page.table(["text"] * 9, [[[LONG, html.Marked(LONG, "masked"), LONG], *["land 25%"] * 8]])
     page.figures([(plots.curves(curve, ylabel="y"), LONG)] * 3)
     page.figure(plots.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), LONG)
     page.examples([ShownExample(0, 1, None, None, tokens)] * 3, [LONG] * 3)

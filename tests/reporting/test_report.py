@@ -47,7 +47,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
         assert value in text
     assert "NSP predicts whether the second segment follows the first" in text
-    assert text.count("<svg") == 5
+    assert text.count("<svg") == 6  # losses, accuracies, sources, speed
 
 
 def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
@@ -72,7 +72,7 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
         assert value in text
     assert "bigram" in text
     assert "NSP" not in text
-    assert text.count("<svg") == 7
+    assert text.count("<svg") == 8
 
 
 def test_before_the_first_evaluation_a_run_shows_its_training(tmp_path):

@@ -100,8 +100,53 @@ def test_several_runs_are_shown(config, tmp_path, capsys):
     assert said.index("step 10 of 100") < said.index("step 20 of 100")
     assert cli.main([*flags, "--json"]) == 0
     assert [run["step"] for run in json.loads(capsys.readouterr().out)] == [10, 20]
-    assert cli.main([*flags, f"--html={tmp_path}/page.html"]) == 2
-    assert "--html is the page of one run" in capsys.readouterr().err
+
+
+def test_the_page_of_several_runs_has_their_curves_over_each_other(config, tmp_path, capsys):
+    """A name may hold anything; of two folders of one name the paths are shown."""
+    runs = [
+        folder_of_a_run(tmp_path / name, config, steps)
+        for name, steps in (("one/<b>$x$", 20), ("two/<b>$x$", 30), ("c", 10))
+    ]
+    hidden = {"before": "the <i>", "word": "sea", "after": " was calm"}
+    with (runs[2] / "metrics.jsonl").open("a") as log:
+        log.write(run_records.line("start", 0, 0, {"hidden": [hidden], "devices": 4}))
+        for step in range(10):
+            guesses = [[["sea" if step == 9 else "land", 0.25]]]
+            log.write(run_records.line("fills", step, 0, {"guesses": guesses}))
+    page = tmp_path / "page.html"
+    flags = [f"--workdir={run}" for run in runs]
+    assert cli.main(["status", *flags, f"--html={page}"]) == 0
+    said, text = capsys.readouterr().out, page.read_text()
+    assert "sea 25%" in said
+    assert "[MASK] was calm" in said
+    assert said.index(" device hours ") < said.index("step 20 of 100")
+    assert f"3 runs: {tmp_path}/one/&lt;b&gt;$x$, {tmp_path}/two/&lt;b&gt;$x$, c" in text
+    assert "<b>" not in text
+    assert "<i>" not in text
+    # Losses and accuracies of two objectives, and the speed, of all runs.
+    assert text.count("<svg") == 5
+    assert '<td class="text">the &lt;i&gt;<span class="masked">sea</span> was calm</td>' in text
+    assert '<span class="right">sea 25%</span>' in text
+    shown = [int(step) for step in re.findall(r"<th[^>]*>step (\d+)</th>", text)]
+    assert shown == [0, 1, 3, 4, 6, 7, 9]
+
+
+def test_the_cost_is_that_of_all_starts(config, tmp_path):
+    run = folder_of_a_run(tmp_path / "run", config, 0)
+    records = [
+        ("start", 0, 0.0, {"devices": 4}), ("stopped", 10, 3600.0, {}),
+        ("start", 10, 9000.0, {"devices": 8}), ("train", 20, 10800.0, {"padding": 0.25}),
+    ]  # fmt: skip
+    with (run / "metrics.jsonl").open("w") as log:
+        for kind, step, seconds, values in records:
+            record = json.loads(run_records.line(kind, step, 0, values))
+            log.write(json.dumps({**record, "time": 1e9 + seconds}) + "\n")
+    status = read_status(run)
+    assert status.device_hours == 1 * 4 + 0.5 * 8
+    phase = config.phases[0]
+    assert status.tokens == 0.75 * 20 * phase.batch_size * phase.row_tokens
+    assert "cost so far: 8.00 device hours, about 1,920 tokens" in render(status)
 
 
 def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypatch):

@@ -84,7 +84,8 @@ def shared_step_functions(
     # A task has no pairs, which need token types.
     pairing = "single" if config.task.name else config.data.pairing
     data = dataclasses.replace(config.data, store="", pairing=pairing)
-    evaluation = EvaluationConfig(attention=config.evaluation.attention)
+    asked = config.evaluation
+    evaluation = EvaluationConfig(attention=asked.attention, fills=int(asked.fills > 0))
     read = dataclasses.replace(config, data=data, evaluation=evaluation, **UNREAD)
     return _shared(read, mesh, corpus.sources, corpus.log_unigram.tobytes(), teacher)
 

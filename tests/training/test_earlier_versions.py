@@ -32,6 +32,7 @@ LATER = {
     "optimizer.muon_momentum": 0.95,
     "optimizer.layer_decay": 1.0,
     "evaluation.attention": False,
+    "evaluation.fills": 0,
     "task": {
         "name": "", "data": "", "held_out": "", "text": "text", "pair": "", "label": "label",
         "tokenizer": "", "epochs": 3.0, "warmup_share": 0.1, "evaluations": 1, "batches": "strata",

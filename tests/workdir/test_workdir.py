@@ -39,7 +39,7 @@ MAY = """
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_start
     checkpoint.keep_at_words checkpoint.keep_best
     checkpoint.write_attempts
-    evaluation.every_steps evaluation.batches evaluation.attention
+    evaluation.every_steps evaluation.batches evaluation.attention evaluation.fills
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
     task.data task.held_out task.tokenizer task.epochs task.fewest_steps task.most_steps
