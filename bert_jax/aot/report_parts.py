@@ -31,7 +31,7 @@ def collectives_of(found: Sequence[Traffic], networks: Mapping[str, str] = _NETW
             f"{traffic.bytes / 2**20:,.1f} MiB",
             "?" if traffic.seconds is None else ms(traffic.seconds),
             f"{traffic.runs:,}",
-            networks[traffic.network],
+            networks.get(traffic.network, traffic.network),
             f"{traffic.devices:,}" + (" (a part of the axes)" if traffic.partly else ""),
         )
         for traffic in found

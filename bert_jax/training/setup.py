@@ -164,13 +164,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         hub=commits_of(config),
         words_per_step=[p.data.words_per_step for p in phases],
     )
-    content = [description["data"], description.get("words_per_step")]
-    peers, digests = job.peers, json.dumps(content, sort_keys=True)
-    if len(set(peers.all_gather_text("data", digests))) > 1:
-        raise UserError(
-            f"{peers.name(peers.process_id)}: the content of {data.path} differs between "
-            "machines (by digest); copy the same files to all of them"
-        )
+    _check_same_data(description, data.path, job)
     words_reached.check(config, description, data.path)
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
@@ -184,6 +178,19 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         config, workdir, data, program, mesh, phases, description, job, initial, teacher,
         data.fills(config),
     )  # fmt: skip
+
+
+def _check_same_data(
+    description: Mapping[str, Any], path: os.PathLike[str] | str, job: Job
+) -> None:
+    """Raises UserError if the processes read data of different content."""
+    content = [description["data"], description.get("words_per_step")]
+    peers, digests = job.peers, json.dumps(content, sort_keys=True)
+    if len(set(peers.all_gather_text("data", digests))) > 1:
+        raise UserError(
+            f"{peers.name(peers.process_id)}: the content of {path} differs between "
+            "machines (by digest); copy the same files to all of them"
+        )
 
 
 def with_outputs(run: RunContext) -> RunContext:

@@ -39,7 +39,7 @@ ALL = ("data tokenizer", "data build", "data inspect", "data export-examples", "
        "pretrain", "evaluate", "status", "convert export", "convert verify", "fill", "finetune",
        "predict", "embed", "search", "look attention", "look neighbours", "look senses",
        "compile", "ablate run", "ablate report", "demo")  # fmt: skip
-NONE = ("completion", "data verify", "convert import", "doctor")
+NONE = ("completion", "data verify", "convert import", "convert push", "doctor")
 
 
 @pytest.fixture

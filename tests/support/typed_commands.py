@@ -91,6 +91,7 @@ TYPED = (
         "the network; tests/training/test_hub_names.py has a hub",
     ),
     Typed("bert-jax fill --model=hf:", "", "the network; tests/convert/test_folders_of_others.py"),
+    Typed(
         "bert-jax convert export --workdir=run --out=pushed",
         "",
         "a hub is in tests/publish/test_push.py",
