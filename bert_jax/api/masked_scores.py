@@ -5,6 +5,7 @@ Sizes: B rows, S positions, n tokens of a text, T texts.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -17,14 +18,16 @@ from bert_jax.api.corpus_search import watched
 from bert_jax.api.text_rows import Rows
 from bert_jax.config.schema import ComputeConfig
 from bert_jax.convert import weights
-from bert_jax.convert.sources import ReadModel
+from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.minimal_pairs import Sentence
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.metrics.pseudo_likelihood import Method, masked_until
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import head_title
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
+from bert_jax.objectives.replaced_token_model import generator_of, generator_params
 from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 _SHORTEST: Final = (
@@ -56,6 +59,16 @@ class _Batch(NamedTuple):
     @property
     def texts(self) -> np.ndarray:
         return self.rows.texts[:, 0]
+
+
+def read_masked_model(source: str) -> ReadModel:
+    """Reads a model to score texts with; of a run with a generator that, as it predicts masked
+    tokens. Errors as `read_model`."""
+    model = read_model(source)
+    if GENERATOR not in model.params:
+        return model
+    params, config = generator_params(model.params), generator_of(model.config)
+    return replace(model, source=f"{source}, its generator", params=params, config=config)
 
 
 def check_masked_head(model: ReadModel) -> None:

@@ -10,8 +10,7 @@ from etils import epath
 
 from bert_jax.ablation.intervals import Interval, wilson
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
-from bert_jax.api.masked_scores import ScoredText, Scorer
-from bert_jax.convert.sources import read_model
+from bert_jax.api.masked_scores import ScoredText, Scorer, read_masked_model
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.minimal_pairs import (
     GROUPS,
@@ -35,7 +34,7 @@ def evaluate_text(model: str, path: epath.PathLike) -> Evaluation:
     blank line is none.
 
     Args:
-        model: as `read_model` takes it.
+        model: as `read_masked_model` takes it.
 
     Raises:
         UserError: the model cannot be read or predicts no masked tokens, the file cannot be read or
@@ -48,15 +47,16 @@ def evaluate_text(model: str, path: epath.PathLike) -> Evaluation:
     ]
     if not sentences:
         raise UserError(f"{path}: no text; give a file with a text on every line")
-    scorer = Scorer(read_model(model))
+    read = read_masked_model(model)
+    scorer = Scorer(read)
     texts = scorer.read(sentences)
     tokens = np.array([len(text.ids) for text in texts])
     mean, margin = perplexity(scorer.log_likelihoods(texts), tokens)
     ends = Interval(mean - margin, mean + margin) if math.isfinite(margin) else None
     total = int(tokens.sum())
     rows = [
-        Row("pseudo-perplexity", model, total, Value(_exp(mean), ends and _exps(ends)), None),
-        Row("-log p of a token, nats", model, total, Value(mean, ends), None),
+        Row("pseudo-perplexity", read.source, total, Value(_exp(mean), ends and _exps(ends)), None),
+        Row("-log p of a token, nats", read.source, total, Value(mean, ends), None),
     ]
     what = f"{count(total, 'token')} in {count(len(texts), 'line')}, {_MASKED['token']}"
     return Evaluation(str(path), what, _BY_LINES, rows, _notes(scorer, texts))
@@ -67,7 +67,7 @@ def evaluate_pairs(model: str, path: epath.PathLike, method: Method = "token") -
     of all pairs and of each phenomenon; a tie is half.
 
     Args:
-        model: as `read_model` takes it.
+        model: as `read_masked_model` takes it.
         path: as `read_minimal_pairs` takes it.
 
     Raises:
@@ -75,14 +75,15 @@ def evaluate_pairs(model: str, path: epath.PathLike, method: Method = "token") -
             `read_minimal_pairs` and `Scorer.read`.
     """
     pairs = read_minimal_pairs(path)
-    scorer = Scorer(read_model(model))
+    read = read_masked_model(model)
+    scorer = Scorer(read)
     texts = scorer.read([one for pair in pairs for one in (pair.good, pair.bad)])
     scores = scorer.log_likelihoods(texts, method).reshape(-1, 2)
     preferred = preferences(scores[:, 0], scores[:, 1])
     rows = []
     for name, chosen in _groups(pairs):
         share, n = float(preferred[chosen].mean()), len(chosen)
-        rows.append(Row(name, model, n, Value(share, wilson(share, n)), None))
+        rows.append(Row(name, read.source, n, Value(share, wilson(share, n)), None))
     what = f"{count(len(pairs), 'pair')}, {_MASKED[method]}"
     notes = _notes(scorer, texts)
     if ties := int((preferred == 0.5).sum()):

@@ -24,6 +24,7 @@ from small_step import ALL_AT_ONCE, PACKED, small
 from split_steps import Trained, assert_same, train
 
 import bert_jax
+from bert_jax.api.text_evaluation import evaluate_text
 from bert_jax.config.config_files import load
 from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.schema import Config
@@ -227,6 +228,11 @@ def test_both_models_are_exported_and_read(source: Path, tmp_path: Path) -> None
     discriminator, generator = map(bert_jax.load, folders)
     assert (discriminator.config.hidden_size, generator.config.hidden_size) == (32, 16)
     assert generator.fill_mask("w1 [MASK] w2")[0][0].probability > 0
+    texts = tmp_path / "texts"
+    texts.write_text("w1 w2 w3\nw4 w5\n", encoding="utf-8")
+    of_run, alone = (evaluate_text(str(m), texts).rows for m in (source / "run", folders[1]))
+    assert of_run[0].model == f"{source / 'run'}, its generator"
+    assert of_run[0].found == alone[0].found
     assert discriminator.encode("w1 w2").shape == (1, 32)
     with pytest.raises(UserError, match="masked-language-model head"):
         discriminator.fill_mask("w1 [MASK]")
