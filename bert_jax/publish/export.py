@@ -195,6 +195,7 @@ def run_export(
     form: WeightFormat = DEFAULT_FORMAT,
     optimizer_state: bool = False,
     weights: Weights = "last",
+    repository: str = "",
 ) -> None:
     """Exports checkpoints of a pretraining run and prints the results.
 
@@ -205,6 +206,7 @@ def run_export(
         all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
         optimizer_state: the moments and the step too, for `config.init_optimizer`.
         weights: those of the step, or their average.
+        repository: on the Hugging Face hub, by which the model card names the model.
 
     Raises:
         UserError: there is no such checkpoint, or as `export`.
@@ -213,13 +215,14 @@ def run_export(
     check_inputs(out, EXPORT, inputs_of_model(workdir))  # before anything of the run is read
     check_output(out, EXPORTS if all_steps or has_generator(run) else EXPORT)
     if not all_steps:
-        _export_step(run, out, step, form, optimizer_state, weights)
+        _export_step(run, out, step, form, optimizer_state, weights, repository)
         return
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
-        _export_step(run, Path(out) / f"step-{step}", step, form, optimizer_state, weights)
+        place = Path(out) / f"step-{step}"
+        _export_step(run, place, step, form, optimizer_state, weights, repository)
 
 
 def _export_step(
@@ -229,6 +232,7 @@ def _export_step(
     form: WeightFormat,
     with_optimizer: bool,
     weights: Weights,
+    repository: str,
 ) -> None:
     pair = has_generator(run)
     check_output(out, EXPORTS if pair else EXPORT)  # fail before reading a large checkpoint
@@ -238,7 +242,8 @@ def _export_step(
             f"{run}: the moments are those of two networks, which an export has apart; leave out "
             "--optimizer_state, and continue from the run itself"
         )
-    model, card = model_of(meta), read_card(run, meta, weights)
+    card = dataclasses.replace(read_card(run, meta, weights), repository=repository)
+    model = model_of(meta)
     if not pair:
         _export_model(run, out, params, model, meta, card, form, with_optimizer, weights)
         return

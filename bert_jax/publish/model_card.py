@@ -13,27 +13,28 @@ from bert_jax.publish.side_heads import other_heads
 from bert_jax.publish.task_card import TaskFacts
 from bert_jax.reporting import held_out_table
 from bert_jax.reporting.markdown import table
+from bert_jax.storage.remote import HUB
 
 _USE = """## Use
 
 ```python
 from transformers import AutoTokenizer, {name}
 
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-model = {name}.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("{place}")
+model = {name}.from_pretrained("{place}")
 ```
 
-or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. """
+or in JAX, without transformers: `bert_jax.load("{ours}")`. """
 _USE_VECTORS = """## Use
 
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("path/to/this/folder")
+model = SentenceTransformer("{place}")
 vectors = model.encode(["A sentence.", "Another one."])
 ```
 
-or in JAX, without sentence-transformers: `bert_jax.load("path/to/this/folder").encode(texts)`. """
+or in JAX, without sentence-transformers: `bert_jax.load("{ours}").encode(texts)`. """
 _LICENCE = """## Licence
 
 Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
@@ -54,6 +55,7 @@ class Card:
     languages: Sequence[str] = ()  # codes, of the store
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
     task: TaskFacts | None = None  # of a fine-tuned model
+    repository: str = ""  # on the Hugging Face hub, that the folder is for
     vectors: str = ""  # how it makes vectors of texts, such as "mean pooling"
 
 
@@ -109,12 +111,16 @@ def _heads(learned: Sequence[Objective]) -> str:
 
 def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: str) -> str:
     facts = []
+    places = {
+        "place": card.repository or "path/to/this/folder",
+        "ours": f"{HUB}{card.repository}" if card.repository else "path/to/this/folder",
+    }
     if card.vectors:
-        return _USE_VECTORS.rstrip()
+        return _USE_VECTORS.format(**places).rstrip()
     if not card.origin and not any(objective.needs_pooler(config) for objective in learned):
         facts = ["The model has no pooler: no objective trained one."]
     facts += [objective.card for objective in learned if objective.card]
-    return _USE.format(name=name) + " ".join(facts)
+    return _USE.format(name=name, **places) + " ".join(facts)
 
 
 def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> str:

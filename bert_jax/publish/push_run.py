@@ -53,6 +53,7 @@ def run_export_and_push(
         if step not in (None, named):
             raise UserError(f"--revision={target.branch}: is not of --step={step}; give one of two")
         step = named
+    options["repository"] = target.repository
     run_export(workdir, out, step, all_steps=all_steps, **options)
     if not all_steps:
         push(out, target)

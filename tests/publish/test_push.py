@@ -72,6 +72,8 @@ def test_a_push_sends_the_export_to_a_private_repository(
     assert hub.private[NAME]
     card = hub.files(NAME)["README.md"].decode()
     assert "trained for 4 steps" in card
+    assert f'from_pretrained("{NAME}")' in card
+    assert f'bert_jax.load("hf:{NAME}")' in card
     assert "## Held-out metrics" in card
     captured = capsys.readouterr()
     assert f"{hub.endpoint}/{NAME}" in captured.out
