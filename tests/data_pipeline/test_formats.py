@@ -289,7 +289,6 @@ def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) ->
         ("sqlite", OTHER),
         ("Parquet", "did you mean parquet"),
         ("huggingface", "pass --source=arrow:FOLDER"),
-        ("hf", "pass --source=parquet:FOLDER"),
         ("wikipedia", "pass --source=dump:PATH"),
         ("epub", "pandoc"),
         ("zip", ZIP),
@@ -297,7 +296,7 @@ def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) ->
         ("book", "did you mean books"),
         ("wikiextracter", "did you mean wikiextractor"),
         ("Python", "did you mean python"),
-        ("s3", "valid: arrow, books, csv, dump, jsonl, lines, parquet, python, tfds, "),
+        ("s3", "valid: arrow, books, csv, dump, hf, jsonl, lines, parquet, python, tfds, "),
     ],
 )
 def test_kinds_that_do_not_exist(kind: str, what: str) -> None:

@@ -49,7 +49,8 @@ def test_a_build_says_how_much_of_each_source_is_unknown(tmp_path, capsys):
     assert re.search(r"documents of fewer than 64 tokens\W+100\.0%\W+100\.0%", said)
     splits = store.manifest["sources"][1]["splits"]
     assert splits["train"] == {
-        "documents": 48, "sentences": 48, "tokens": 432, "short": 48, "unknown": 96
+        "documents": 48, "sentences": 48, "tokens": 432, "short": 48, "unknown": 96,
+        "words": 240,
     }  # fmt: skip
     # Of an earlier version, which does not say it of the sources: of all tokens.
     for source in store.manifest["sources"]:
