@@ -1,5 +1,6 @@
 """The facts about a run that its model card lists, from the workdir and a checkpoint's metadata."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from bert_jax.reporting.run_facts import run_facts, trained_length
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
+_DATASET = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@.*)?")  # see `HubName.key`
+
 
 def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") -> Card:
     """Returns the facts about weights of a checkpoint; meta: as stored with it."""
@@ -27,7 +30,7 @@ def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") 
         for key, value in flatten(dict(meta["config"])).items()
         if not any(key == name or key.startswith(f"{name}.") for name in left_out)
     }
-    sources, languages = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
+    manifest = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
     measured = [
         record for record in run_records.read_records(run.metrics, "eval") if record["step"] <= step
     ]
@@ -42,19 +45,27 @@ def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") 
         objectives=learned_by(config),
         training=training,
         settings=settings,
-        sources=sources,
-        languages=languages,
+        sources=manifest.get("sources", ()),
+        datasets=datasets_of(manifest),
+        languages=manifest.get("languages", ()),
         metrics=measured[-1] if measured else None,
         task=task,
     )
 
 
-def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sources and languages of the store; empty if it is not the store that was trained on."""
+def _text(store: str, digests: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the manifest of the store; empty if it is not the store that was trained on."""
     try:
         manifest = read_manifest(store)
     except UserError:
-        return [], []
-    if split_digest("train", manifest["files"]) != digests["train"]:
-        return [], []
-    return manifest["sources"], manifest["languages"]
+        return {}
+    same = split_digest("train", manifest["files"]) == digests["train"]
+    return manifest if same else {}
+
+
+def datasets_of(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the datasets on the Hugging Face hub that a store was built from, with their
+    commits; those that were named by a commit are not recorded."""
+    commits = manifest.get("build", {}).get("hub", {})
+    found = ((_DATASET.fullmatch(key), commit) for key, commit in commits.items())
+    return [(name[1], commit) for name, commit in found if name]

@@ -52,6 +52,7 @@ class Card:
     training: Mapping[str, str] = field(default_factory=dict)  # name -> text, such as "devices"
     settings: Mapping[str, Any] | None = None  # by path, from `serialization.flatten`
     sources: Sequence[Mapping[str, Any]] = ()  # of the store's manifest; empty if not available
+    datasets: Sequence[tuple[str, str]] = ()  # on the Hugging Face hub: OWNER/NAME, commit
     languages: Sequence[str] = ()  # codes, of the store
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
     task: TaskFacts | None = None  # of a fine-tuned model
@@ -134,6 +135,8 @@ def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> 
         # YAML reads an unquoted "no", Norwegian, as false.
         quoted = ("'no'" if language == "no" else language for language in card.languages)
         lines += ["language:", *(f"- {language}" for language in quoted)]
+    if card.datasets:
+        lines += ["datasets:", *(f"- {name}" for name, _ in card.datasets)]
     lines += ["# license: not stated; fill this in before publishing", "---"]
     return "\n".join(lines)
 
@@ -160,7 +163,12 @@ def _data(card: Card) -> str:
         counts = (f"{train[unit]:,}" if unit in train else "" for unit in units)
         rows.append((source["name"], source.get("kind", ""), *counts))
     header = ("source", "kind", "documents", "sentences", "tokens")
-    return "## Training text\n\n" + table(header, rows, names=2)
+    found = [
+        f"[{name}](https://huggingface.co/datasets/{name}) of the Hugging Face hub, at the commit "
+        f"`{commit}`."
+        for name, commit in card.datasets
+    ]
+    return "\n\n".join(["## Training text", table(header, rows, names=2), *found])
 
 
 def _metrics(record: Mapping[str, Any] | None) -> str:

@@ -18,6 +18,7 @@ from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.publish.card_facts import datasets_of
 from bert_jax.storage import hub
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -157,9 +158,10 @@ def test_a_store_has_the_commits_and_is_built_again_from_them(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     assert build(tmp_path / "store") == DONE
-    recorded = json.loads((tmp_path / "store/manifest.json").read_text())["build"]["hub"]
+    built = json.loads((tmp_path / "store/manifest.json").read_text())
     main = commit_of("main")
-    assert recorded == {"models/org/bert": main, "datasets/org/wiki": main}
+    assert built["build"]["hub"] == {"models/org/bert": main, "datasets/org/wiki": main}
+    assert datasets_of(built) == [("org/wiki", main)]  # on the card of a model
     files = {"README.md": card("new.simple"), "new.simple/train-0.parquet": rows(tmp_path, "z")}
     server.move("org/wiki", "main", files, kind="datasets")
     hub.forget()

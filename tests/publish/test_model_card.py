@@ -105,15 +105,24 @@ def test_the_facts_about_a_task_are_its_model_and_its_recipe(changes: dict, meth
     )
 
 
-@pytest.mark.parametrize("languages", [(), ("en",), ("no", "yi")])
-def test_the_hub_reads_the_card(languages: tuple[str, ...]) -> None:
-    text = render(Card(languages=languages), model_config(), parameters=1, lowercase=True)
+@pytest.mark.parametrize(
+    ("languages", "datasets"),
+    [((), ()), (("en",), ("org/wiki", "org/books")), (("no", "yi"), ())],
+)
+def test_the_hub_reads_the_card(languages: tuple[str, ...], datasets: tuple[str, ...]) -> None:
+    sources = [{"name": "wiki", "kind": "hf"}]
+    card = Card(
+        languages=languages, sources=sources, datasets=[(name, "ab12") for name in datasets]
+    )
+    text = render(card, model_config(), parameters=1, lowercase=True)
+    assert text.count("at the commit `ab12`") == len(datasets)
     data = ModelCard(text).data.to_dict()
     expected = {
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["bert", "bert-jax"],
         "language": list(languages),
+        "datasets": list(datasets),
     }
     assert data == {name: value for name, value in expected.items() if value}
 
