@@ -52,7 +52,7 @@ def evaluate_text(model: str, path: epath.PathLike) -> Evaluation:
     texts = scorer.read(sentences)
     tokens = np.array([len(text.ids) for text in texts])
     mean, margin = perplexity(scorer.log_likelihoods(texts), tokens)
-    ends = Interval(mean - margin, mean + margin) if math.isfinite(margin) else None
+    ends = Interval(max(mean - margin, 0.0), mean + margin) if math.isfinite(margin) else None
     total = int(tokens.sum())
     rows = [
         Row("pseudo-perplexity", read.source, total, Value(_exp(mean), ends and _exps(ends)), None),
