@@ -194,3 +194,23 @@ def test_senses_are_shown_layer_by_layer(width: int, tmp_path: Path) -> None:
     window, content, images = found["widths"]
     assert (content, images) == (window, 0)
     assert found["title"] == "Senses of “bank”"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_beside_bars_have_the_colour_of_the_text(dark: bool, tmp_path: Path) -> None:
+    write_neighbours(tmp_path / "page.html", {"bank": [("river", 0.5)]}, {"model": "m"})
+    colors, filtered = acted(
+        tmp_path / "page.html",
+        """page => {
+  const style = element => page.defaultView.getComputedStyle(element);
+  const [word, svg] = [page.querySelector("svg text"), page.querySelector("svg")];
+  return [[style(word).fill, style(page.body).color], style(svg).filter];
+}""",
+        tmp_path,
+        dark=dark,
+    )
+    assert colors[0] == colors[1] == ("rgb(220, 228, 236)" if dark else "rgb(28, 39, 51)")
+    assert filtered == "none"

@@ -26,12 +26,13 @@ window.onload = async () => {{
 </script></body>"""
 
 
-def dump(page: Path, folder: Path) -> tuple[str, str]:
-    """The document that a page becomes, and what the browser logs."""
+def dump(page: Path, folder: Path, *, dark: bool = False) -> tuple[str, str]:
+    """The document that a page becomes, and what the browser logs; dark: what the user prefers."""
     done = subprocess.run(
         [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
             f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND",
             "--dump-dom", page.as_uri(),
         ],
@@ -40,12 +41,12 @@ def dump(page: Path, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def acted(page: Path, act: str, folder: Path, *, width: int = 1280) -> Any:
+def acted(page: Path, act: str, folder: Path, *, width: int = 1280, dark: bool = False) -> Any:
     """What a function of JavaScript returns of a page's document; the page must log nothing."""
     frame = folder / "frame.htm"
     text = markup.escape(page.read_text("utf-8"))
     frame.write_text(_ACT.format(width=width, page=text, act=act), "utf-8")
-    shown, logged = dump(frame, folder)
+    shown, logged = dump(frame, folder, dark=dark)
     found = re.search(r"<body>found (.*)</body>", shown, re.DOTALL)
     assert found, shown[-2000:] + logged[-2000:]
     assert "CONSOLE" not in logged, logged
