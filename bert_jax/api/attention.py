@@ -15,15 +15,11 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.api.model import Model
-from bert_jax.config.schema import ComputeConfig
-from bert_jax.convert import weights
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE, is_byte_level
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode, separators
 from bert_jax.model.attention_weights import attention_weights
-from bert_jax.objectives.known_objectives import with_heads
-from bert_jax.objectives.pretraining_model import declare
 
 LONGEST: Final = 512  # tokens that a page can show
 
@@ -79,13 +75,10 @@ def attention(model: Model, texts: Sequence[str]) -> SentenceAttention:
 
 def _weights(model: Model, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
     """Returns the weights [L, A, S, S] of one row; ids, types: [S]. UserError if not finite."""
-    groups = weights.groups_in(model.params)
-    heads, pooler = with_heads(groups), "pooler" in groups
-    graph, _ = declare(model.config, ComputeConfig.plain(), heads, pooler=pooler)
     ids_1xS, types_1xS = jnp.asarray(ids)[None], jnp.asarray(types)[None]
     positions_1xS = jnp.arange(len(ids), dtype=jnp.int32)[None]
     inputs = (ids_1xS, types_1xS, jnp.ones_like(ids_1xS), positions_1xS)
-    found = np.asarray(jax.jit(partial(_compiled, graph))(model.params, *inputs)[:, 0])
+    found = np.asarray(jax.jit(partial(_compiled, model.graph))(model.params, *inputs)[:, 0])
     if not np.isfinite(found).all():
         raise UserError("the model's attention is NaN or infinite; export an earlier step")
     return found

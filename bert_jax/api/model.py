@@ -108,19 +108,19 @@ class Model:
         self.params = replicate(params)
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
-        graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
+        self.graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
         join = ("layers", "join")
-        self._states = jax.jit(partial(compiled.states, graph), static_argnames=join)
+        self._states = jax.jit(partial(compiled.states, self.graph), static_argnames=join)
         self._vectors = jax.jit(
-            partial(compiled.vectors, graph), static_argnames=(*join, "pooling")
+            partial(compiled.vectors, self.graph), static_argnames=(*join, "pooling")
         )
         if sentence:
             self._parts = replicate(sentence.weights)
             self._sentence_vectors = jax.jit(
-                partial(sentence_vectors.vectors, graph),
+                partial(sentence_vectors.vectors, self.graph),
                 static_argnames=("layers", "parts", "prompt"),
             )
-        fills = partial(compiled.fills, graph, entries=tokenizer.vocab_size)
+        fills = partial(compiled.fills, self.graph, entries=tokenizer.vocab_size)
         self._fills = jax.jit(fills, static_argnames="top_k")
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.linalg
 from etils import epath
 
+from bert_jax.ablation.intervals import wilson
 from bert_jax.api.meanings import two_groups
 from bert_jax.api.model import Model
 from bert_jax.errors import UserError, count
@@ -24,7 +25,6 @@ _COLUMNS: Final = "INDEX<TAB>SENTENCE<TAB>LABEL, or without LABEL"
 _GROUPS: Final = ("one group", "the other")
 _BLOCK: Final = 128  # sentences whose states of all layers are held at a time
 _WORD: Final = re.compile(r"\S+")
-_Z: Final = 1.96  # standard deviations of an interval of 95 %
 
 
 class Occurrence(NamedTuple):
@@ -238,12 +238,6 @@ def _nearest(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray(distances.argmin(axis=1))
 
 
-def interval_of_share(found: int, count: int) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a share, found / count (1927, JASA 22, 209-212)."""
-    center, spread = found + _Z**2 / 2, _Z * (found * (count - found) / count + _Z**2 / 4) ** 0.5
-    return (center - spread) / (count + _Z**2), (center + spread) / (count + _Z**2)
-
-
 def write_page(out: epath.PathLike, found: Senses, model: str) -> str:
     """Writes the page of senses; returns lines about it."""
     number, correct = len(found.labels), found.correct
@@ -252,7 +246,7 @@ def write_page(out: epath.PathLike, found: Senses, model: str) -> str:
     for layer, share in enumerate(found.shares):
         row = [str(layer)]
         if correct is not None:
-            low, high = interval_of_share(int(correct[layer]), number)
+            low, high = wilson(float(correct[layer] / number), number)
             row += [f"{correct[layer] / number:.1%}", f"{low:.1%} to {high:.1%}"]
         rows.append([*row, f"{share:.1%}"])
     said = "two groups that the last layer makes; give labels for figures"

@@ -1,7 +1,7 @@
 """`bert-jax evaluate --model`: what the vectors of a model are worth, on pairs of texts with scores
 and in a search; beside a baseline by words, and beside other models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -75,11 +75,9 @@ def evaluate_scored_pairs(
         UserError: a model cannot be loaded, or as `read_scored_pairs`.
     """
     data = read_scored_pairs(path)
-    notes, named = [*data.notes], dict[str, np.ndarray]()
-    for one in _distinct(model, beside):
-        loaded, trained = _load(one)
-        named[one] = _cosines(loaded, one, data)
-        notes.append(_length_note(one, loaded, trained))
+    notes = list(data.notes)
+    models = _models(model, beside, notes)
+    named = {one: _cosines(loaded, one, data) for one, loaded in models}
     named[_SHARED_WORDS] = share_of_words(data.pairs)
     scores = np.array(data.scores)
     values = {name: measure(("spearman", "pearson"), scores, one) for name, one in named.items()}
@@ -117,11 +115,8 @@ def evaluate_retrieval(
     data = read_retrieval(folder)
     notes = list(data.notes)
     k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
-    found = dict[str, np.ndarray]()
-    for one in _distinct(model, beside):
-        loaded, trained = _load(one)
-        found[one] = _search(loaded, one, data, k)
-        notes.append(_length_note(one, loaded, trained))
+    models = _models(model, beside, notes)
+    found = {one: _search(loaded, one, data, k) for one, loaded in models}
     if bm25.is_installed():
         with watched("BM25: queries", len(data.queries)) as done:
             found["BM25"] = bm25.find(data.queries, data.documents, k, done)
@@ -171,10 +166,15 @@ def _load(source: str) -> tuple[Model, int | None]:
     return Model(config, params, read_run_tokenizer(run, meta), groups, sentence), trained
 
 
-def _length_note(name: str, model: Model, trained: int | None) -> str:
-    """Returns how much of a text a model reads."""
-    on = "" if trained is None else f"; trained on examples of up to {trained:,}"
-    return f"{name}: reads the first {model.longest:,} tokens of a text, specials included{on}"
+def _models(model: str, beside: Sequence[str], notes: list[str]) -> Iterator[tuple[str, Model]]:
+    """Yields each model by its name, one in memory at a time; adds to the notes how much of a text
+    it reads."""
+    for name in _distinct(model, beside):
+        loaded, trained = _load(name)
+        on = "" if trained is None else f"; trained on examples of up to {trained:,}"
+        reads = f"reads the first {loaded.longest:,} tokens of a text, specials included{on}"
+        notes.append(f"{name}: {reads}")
+        yield name, loaded
 
 
 def _distinct(model: str, beside: Sequence[str]) -> list[str]:

@@ -197,10 +197,16 @@ def load_tokenizer(source: Path | str, *, lowercase: bool | None = None) -> Toke
     """
     if not hub.is_hub(source):
         return Tokenizer.load(source, lowercase=lowercase)
-    with local_folder(str(source), weights=False) as folder:
-        found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
+    found = tokenizer_of_model(str(source))
     found.commits = hub.recorded([hub.parse_model(str(source))])
     return found
+
+
+def tokenizer_of_model(source: str) -> Tokenizer:
+    """Loads the tokenizer of a model with its settings; errors as `local_folder` and
+    `read_tokenizer`."""
+    with local_folder(source, weights=False) as folder:
+        return read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import run_records as metrics
-from bert_jax.metrics.fill_records import Filled, read_fills, steps_of
+from bert_jax.metrics.fill_records import Filled, last_guesses, read_fills
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
     followers,
@@ -52,12 +52,8 @@ def fill_masks(workdir: Path, store: TokenStore, config: Config) -> Fills:
     hidden = hide_words(store, seed=config.seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
     over_time = read_fills(metrics.records(Workdir.open(workdir / "run").metrics))
-    last = max(steps_of(over_time), default=0)
-    fills = [
-        ShownFill(one.before, one.word, one.after, one.by_step[last])
-        for one in over_time
-        if last in one.by_step
-    ]
+    last, guessed = last_guesses(over_time)
+    fills = [ShownFill(one.before, one.word, one.after, one.by_step[last]) for one in guessed]
     for fill in fills:
         text = "   ".join(f"{token} {probability:.0%}" for token, probability in fill.guesses)
         console.print(f"  {fill.before}[MASK]{fill.after}")

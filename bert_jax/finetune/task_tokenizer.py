@@ -1,10 +1,7 @@
 """The tokenizer of a task: that of the model to start from."""
 
 from bert_jax.config.schema import Config
-from bert_jax.convert import checksums
-from bert_jax.convert.sentence_encoder import encoder_folder
-from bert_jax.convert.sources import load_tokenizer, local_folder, read_trained_tokenizer
-from bert_jax.convert.stored_tokenizer import read_tokenizer
+from bert_jax.convert.sources import load_tokenizer, read_trained_tokenizer, tokenizer_of_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import claim
@@ -44,11 +41,7 @@ def _find(config: Config, workdir: Workdir) -> Tokenizer:
     path, _ = split_step(config.init)
     check_source(config.init)
     run = Workdir.open(path)
-    if run.is_run():
-        found = Tokenizer.load(str(run.tokenizer))
-    else:
-        with local_folder(path, weights=False) as folder:
-            found = read_tokenizer(*encoder_folder(folder, checksums.read_checksums(folder)))
+    found = Tokenizer.load(str(run.tokenizer)) if run.is_run() else tokenizer_of_model(path)
     given = config.task.tokenizer
     if given and load_tokenizer(given).digest != found.digest:
         raise UserError(

@@ -63,6 +63,13 @@ def steps_of(filled: Iterable[Filled]) -> list[int]:
     return sorted({step for one in filled for step in one.by_step})
 
 
+def last_guesses(filled: Iterable[Filled]) -> tuple[int, list[Filled]]:
+    """Returns the last step with guesses, 0 without any, and the sentences that have some there."""
+    filled = list(filled)
+    last = max(steps_of(filled), default=0)
+    return last, [one for one in filled if last in one.by_step]
+
+
 def _sentences(value: Any) -> list[tuple[str, str, str]]:
     """The sentences of a start; none if one of them is damaged, as guesses follow their order."""
     names = ("before", "word", "after")

@@ -6,7 +6,7 @@ Reading them needs neither JAX nor TensorBoard.
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeGuard
 
 from etils import epath
@@ -50,9 +50,14 @@ def strict(value: Any) -> Any:
 
 
 def read_records(path: epath.Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind in a file, as `of_kind`."""
+    return of_kind(records(path), kind)
+
+
+def of_kind(logged: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
     by_step: dict[int, dict[str, Any]] = {}
-    for record in records(path):
+    for record in logged:
         if record["kind"] == "start":
             by_step = {step: old for step, old in by_step.items() if step <= record["step"]}
         if record["kind"] == kind:

@@ -1,6 +1,5 @@
 """The facts about a run that its model card lists, from the workdir and a checkpoint's metadata."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,16 +7,16 @@ from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.serialization import flatten
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
+from bert_jax.data_pipeline.store_build.units import commits_in
 from bert_jax.errors import UserError
 from bert_jax.metrics import run_records
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.publish.model_card import Card
 from bert_jax.publish.task_card import UNUSED, read_task
 from bert_jax.reporting.run_facts import run_facts, trained_length
+from bert_jax.storage import hub
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
-
-_DATASET = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@.*)?")  # see `HubName.key`
 
 
 def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") -> Card:
@@ -46,7 +45,7 @@ def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") 
         training=training,
         settings=settings,
         sources=manifest.get("sources", ()),
-        datasets=datasets_of(manifest),
+        datasets=hub.datasets_in(commits_in(manifest.get("build") or {})),
         languages=manifest.get("languages", ()),
         metrics=measured[-1] if measured else None,
         task=task,
@@ -61,11 +60,3 @@ def _text(store: str, digests: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     same = split_digest("train", manifest["files"]) == digests["train"]
     return manifest if same else {}
-
-
-def datasets_of(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the datasets on the Hugging Face hub that a store was built from, with their
-    commits; those that were named by a commit are not recorded."""
-    commits = manifest.get("build", {}).get("hub", {})
-    found = ((_DATASET.fullmatch(key), commit) for key, commit in commits.items())
-    return [(name[1], commit) for name, commit in found if name]

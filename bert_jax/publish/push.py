@@ -7,7 +7,6 @@ sends what is missing. Only files that SHA256SUMS lists are sent. No message has
 import hashlib
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from bert_jax.convert import checksums
 from bert_jax.convert.checksums import SUMS
 from bert_jax.errors import UserError
 from bert_jax.publish.export import CARD, is_written
+from bert_jax.storage import hub
 from bert_jax.storage.read_files import read_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check_target(target: Target) -> None:
     try:
         validate_repo_id(target.repository)
     except errors.HFValidationError as error:
-        raise UserError(f"{where}: not the name of a repository ({_line(error)})") from None
+        raise UserError(f"{where}: not the name of a repository ({hub.line(error)})") from None
     if "/" not in target.repository:
         raise UserError(f"{where}: give OWNER/NAME, such as me/{target.repository}")
     if not _BRANCH.fullmatch(target.branch):
@@ -86,10 +86,8 @@ def push(folder: Path | str, target: Target) -> None:
     check_target(target)
     sums = _read_sums(Path(folder))
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.utils import disable_progress_bars
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+    hub.bars_on_terminals()
     token = str(get_token())
     try:
         commit = _push(HfApi(token=token, library_name="bert-jax"), Path(folder), sums, target)
@@ -186,22 +184,13 @@ def _reason(error: BaseException, token: str) -> str:
     chain = [error]
     while cause := chain[-1].__cause__:
         chain.append(cause)
-    refusal = next((error for error in chain if _status(error)), None)
+    refusal = next((error for error in chain if hub.status_of(error)), None)
     if refusal is None:
         # The others name only what was being done.
-        return _line(chain[-1]).replace(token, "…")
-    status = _status(refusal)
+        return hub.line(chain[-1]).replace(token, "…")
+    status = hub.status_of(refusal)
     if status == 401:
         return f"the token is not valid; {_LOGIN}"
-    said = " ".join((getattr(refusal, "server_message", None) or _line(refusal)).split())[:200]
+    said = " ".join((getattr(refusal, "server_message", None) or hub.line(refusal)).split())[:200]
     hint = "; check the owner, and that the token may write there" * (status in (403, 404))
     return f"{status}: {said}".replace(token, "…") + hint
-
-
-def _status(error: BaseException) -> int | None:
-    """Returns the HTTP status of the response that an error is about."""
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

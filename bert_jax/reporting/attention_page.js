@@ -1,16 +1,6 @@
-"use strict";
-// Layers and heads, and which tokens a token reads; see attention_page.py. All text of others is
-// set by textContent.
-const data = JSON.parse(document.getElementById("data").textContent);
+// Layers and heads, and which tokens a token reads; see attention_page.py.
 const {tokens, segments, special, layers: L, heads: A, levels} = data;
 const S = tokens.length, cell = S * S, SHOWN = 48, LINES = 1500, LEAST = 0.02;
-const find = id => document.getElementById(id);
-const make = (tag, kind, text) => {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
-  if (text !== undefined) element.textContent = text;
-  return element;
-};
 let codes;                          // a byte for each weight, [L, A, S, S]
 let chosen = new Set();             // indices of heads, layer * A + head
 let mean = new Float32Array(cell);  // over these

@@ -94,7 +94,7 @@ def write_attention(
     )
     page.interactive(
         _MARKUP,
-        "attention_page.js",
+        ("look_pages.js", "attention_page.js"),
         {
             "tokens": list(tokens),
             "segments": segments.tolist(),

@@ -190,16 +190,16 @@ class Page:
         )
         self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
 
-    def interactive(self, markup: str, script: str, data: Mapping[str, Any]) -> None:
-        """Adds markup and a script that fills it, once in a page. No other script of the page is
-        run, and nothing is requested.
+    def interactive(self, markup: str, scripts: Sequence[str], data: Mapping[str, Any]) -> None:
+        """Adds markup and scripts that fill it, once in a page. No other script of the page is run,
+        and nothing is requested.
 
         Args:
             markup: of this package, without text of others.
-            script: a file of this folder.
+            scripts: files of this folder, which become one script.
             data: JSON values; the script reads them from the element "data".
         """
-        code = _packaged(script)
+        code = "".join(map(_packaged, scripts))
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         self._policy = (
             '\n<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '

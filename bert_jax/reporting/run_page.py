@@ -41,8 +41,9 @@ class Logged:
     @classmethod
     def read(cls, path: epath.Path) -> "Logged":
         """path: of the records, `Workdir.metrics`."""
-        train, evals = (metrics.read_records(path, kind) for kind in ("train", "eval"))
-        return cls(train, evals, read_fills(metrics.records(path)))
+        logged = [*metrics.records(path)]
+        train, evals = (metrics.of_kind(logged, kind) for kind in ("train", "eval"))
+        return cls(train, evals, read_fills(logged))
 
     @property
     def last(self) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"use strict";
-// A word in its sentences, layer by layer; see senses_page.py. All text of others is set by
-// textContent.
-const data = JSON.parse(document.getElementById("data").textContent);
+// A word in its sentences, layer by layer; see senses_page.py.
 const {sentences, names, labels, points, nearest, side} = data;
 const N = sentences.length, WRONG = 50, NEAR = 12;
 const COLORS = ["#2f7fd6", "#e0701a", "#1f9d6b", "#c4478f", "#8a6fd1", "#b39500", "#3aa6b9", "#9a5b3c"];
@@ -9,13 +6,6 @@ const SHAPES = [
   "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", "M-2.7 -2.7h5.4v5.4h-5.4z", "M0 -3.5L3.4 2.6H-3.4z",
   "M0 -3.7L3.7 0L0 3.7L-3.7 0z",
 ];
-const find = id => document.getElementById(id);
-const make = (tag, kind, text) => {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
-  if (text !== undefined) element.textContent = text;
-  return element;
-};
 const draw = (tag, attributes) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);

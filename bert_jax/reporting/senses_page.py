@@ -62,7 +62,7 @@ def write_senses(
     sizes = np.maximum(np.abs(components).max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
     page.interactive(
         _MARKUP,
-        "senses_page.js",
+        ("look_pages.js", "senses_page.js"),
         {
             "sentences": [list(one) for one in sentences],
             "names": list(names),

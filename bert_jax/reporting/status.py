@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.attempts import Attempt
-from bert_jax.metrics.fill_records import read_fills, steps_of
+from bert_jax.metrics.fill_records import last_guesses, read_fills
 from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.run_records import is_finite
 from bert_jax.metrics.time_left import seconds_left
@@ -192,13 +192,8 @@ def _tokens(run: Record, config: Config, step: int, records: Sequence[Record]) -
 
 
 def _last_fills(records: Sequence[Record]) -> list[FillStatus]:
-    filled = read_fills(records)
-    last = max(steps_of(filled), default=0)
-    return [
-        FillStatus(last, one.before, one.word, one.after, one.by_step[last])
-        for one in filled
-        if last in one.by_step
-    ]
+    last, filled = last_guesses(read_fills(records))
+    return [FillStatus(last, one.before, one.word, one.after, one.by_step[last]) for one in filled]
 
 
 def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list[AttemptStatus]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from bert_jax.errors import UserError
 from bert_jax.storage.remote import HUB as PREFIX
@@ -31,6 +31,7 @@ _NAME: Final = re.compile(
     r"(?::(?P<split>[^/:@]+))?(?:@(?P<revision>\S+))?"
 )
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
+_DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@.*)?")  # a key, see `HubName.key`
 # Packages whose exceptions say that the hub was not reached, by the releases of the client.
 _NETWORK: Final = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "hf_xet")
 _commits: dict[str, str] = {}  # key of a name -> what it means in this process
@@ -112,6 +113,12 @@ def recorded(names: Iterable[HubName]) -> dict[str, str]:
     return {name.key: commit_of(name) for name in names if not name.is_commit}
 
 
+def datasets_in(commits: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the datasets, OWNER/NAME, of what `recorded` returned, with their commits."""
+    found = ((_DATASET.fullmatch(key), commit) for key, commit in commits.items())
+    return [(name[1], commit) for name, commit in found if name]
+
+
 def commit_of(name: HubName) -> str:
     """Returns the commit that a name means; errors as `fetch`, which is asked the first time."""
     if name.is_commit:
@@ -178,10 +185,9 @@ def hub_errors(name: HubName) -> Iterator[None]:
     """Turns what the client raises into a UserError that says what to do; its warnings, which say
     the same of each attempt, and with the signed address of a file, are left out, and its bars
     where there is no terminal."""
-    from huggingface_hub import constants, errors, utils
+    from huggingface_hub import errors
 
-    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not sys.stderr.isatty():
-        utils.disable_progress_bars()
+    bars_on_terminals()
     log = logging.getLogger("huggingface_hub")
     level = log.level
     try:
@@ -199,13 +205,26 @@ def hub_errors(name: HubName) -> Iterator[None]:
             f"{name}: no such {name.kind}; check the name, or set HF_TOKEN if it is private"
         ) from None
     except errors.HFValidationError as error:
-        raise UserError(f"{name}: not a {name.kind}'s name ({_line(error)})") from None
+        raise UserError(f"{name}: not a {name.kind}'s name ({line(error)})") from None
     except Exception as error:
         if not _is_of_client(error):
             raise
         raise UserError(f"{name}: {_explained(error)}") from None
     finally:
         log.setLevel(level)
+
+
+def bars_on_terminals() -> None:
+    """Leaves out the client's bars where there is no terminal, unless the user has set them."""
+    from huggingface_hub import constants, utils
+
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not sys.stderr.isatty():
+        utils.disable_progress_bars()
+
+
+def status_of(error: BaseException) -> int | None:
+    """Returns the HTTP status of the response that an error of the client is about."""
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _explained(error: BaseException) -> str:
@@ -216,16 +235,16 @@ def _explained(error: BaseException) -> str:
     cause = error.__cause__ if of_cache and error.__cause__ else error
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return "is not in the cache, and HF_HUB_OFFLINE is set; unset it to download it"
-    status = getattr(getattr(cause, "response", None), "status_code", None)
+    status = status_of(cause)
     if status == 401:
         return "the hub refuses the token (401); set HF_TOKEN to a valid one, or sign in again"
     if status == 403:
         return "no permission (403); give HF_TOKEN of an account that may read it"
     if status == 404:
-        return f"has no such file (404: {_line(cause)})"
+        return f"has no such file (404: {line(cause)})"
     if status == 429:
         return "the hub asks to wait (429, too many requests); try again later, or set HF_TOKEN"
-    return f"cannot be downloaded and is not in the cache ({_line(cause)}); try again"
+    return f"cannot be downloaded and is not in the cache ({line(cause)}); try again"
 
 
 def _is_of_client(error: BaseException) -> bool:
@@ -239,5 +258,6 @@ def _is_unreachable(error: BaseException) -> bool:
     )
 
 
-def _line(error: Any) -> str:
+def line(error: BaseException) -> str:
+    """Returns the message of an error of the client on one line, without secrets."""
     return without_secrets(str(error))[:200] or type(error).__name__

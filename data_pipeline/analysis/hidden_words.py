@@ -8,6 +8,7 @@ import numpy as np
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE
 
 _HERE = "\N{OBJECT REPLACEMENT CHARACTER}"  # where a word was; a tokenizer's mask may be in a text
 _CLOSING = frozenset([*",.;:!?)]}%\u2019\u201d\u2026"])  # no space before
@@ -15,7 +16,7 @@ _OPENING = frozenset([*"([{$#\u2018\u201c"])  # no space after
 _JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
 _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
-_SPACES = ("▁", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}")  # how pieces write a space before them
+_SPACES = ("▁", BYTE_SPACE)  # how pieces write a space before them
 
 
 class HiddenWord(NamedTuple):

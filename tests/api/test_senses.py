@@ -8,8 +8,9 @@ import pytest
 from layout_models import layout_config, task_params
 
 from bert_jax import cli, exit_codes
+from bert_jax.ablation.intervals import wilson
 from bert_jax.api.model import Tokens
-from bert_jax.api.senses import interval_of_share, look_at_senses, read_occurrences
+from bert_jax.api.senses import look_at_senses, read_occurrences
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.publish.export import export
@@ -142,8 +143,8 @@ def test_a_sentence_that_the_model_cannot_hold_is_named(tmp_path: Path) -> None:
 
 def test_an_interval_of_a_share_is_wilsons() -> None:
     """Of scipy.stats.binomtest(k, n).proportion_ci(method="wilson")."""
-    np.testing.assert_allclose(interval_of_share(10, 10), (0.7224672, 1), atol=1e-4)
-    np.testing.assert_allclose(interval_of_share(30, 100), (0.2189489, 0.3958485), atol=1e-4)
+    np.testing.assert_allclose(wilson(10 / 10, 10), (0.7224672, 1), atol=1e-4)
+    np.testing.assert_allclose(wilson(30 / 100, 100), (0.2189489, 0.3958485), atol=1e-4)
 
 
 @pytest.mark.slow

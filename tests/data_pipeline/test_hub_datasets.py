@@ -18,7 +18,6 @@ from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
-from bert_jax.publish.card_facts import datasets_of
 from bert_jax.storage import hub
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -161,7 +160,8 @@ def test_a_store_has_the_commits_and_is_built_again_from_them(
     built = json.loads((tmp_path / "store/manifest.json").read_text())
     main = commit_of("main")
     assert built["build"]["hub"] == {"models/org/bert": main, "datasets/org/wiki": main}
-    assert datasets_of(built) == [("org/wiki", main)]  # on the card of a model
+    on_card = hub.datasets_in(units.commits_in(built["build"]))
+    assert on_card == [("org/wiki", main)]
     files = {"README.md": card("new.simple"), "new.simple/train-0.parquet": rows(tmp_path, "z")}
     server.move("org/wiki", "main", files, kind="datasets")
     hub.forget()

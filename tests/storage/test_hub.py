@@ -75,7 +75,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1024)
     server.cut.append("model.safetensors")
-    with suppress(UserError):  # the client goes on by itself, releases before 1 when asked again
+    with suppress(UserError):  # the client resumes; releases before 1 when asked again
         hub.fetch(NAME, ["*.safetensors"])
     folder = hub.fetch(NAME, ["*.safetensors"])
     assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]

@@ -8,12 +8,13 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlparse
+
+from hub_server import listening
 
 TOKEN, OWNER = "hf_secretOfTheTests", "me"
 Answer = tuple[int, dict[str, str], object]
@@ -189,12 +190,5 @@ def serve_uploads() -> Iterator[Uploads]:
 
         def log_message(self, *_: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with listening(Handler) as hub.endpoint:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()

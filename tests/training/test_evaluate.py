@@ -434,7 +434,7 @@ def test_a_model_is_measured_as_its_run(run, store, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_is_measured_in_other_forms(run, store, capsys):
-    """A limit of --batches counts as in the run; forms are told apart in the table."""
+    """A limit of --batches counts as in the run; the table names each form."""
     forms = ("--form=single/span", "--form=full_sentences/token:16")
     _, added, _, _ = evaluate(run, capsys, *forms, "--batches=1")
     words = ["evaluate", f"--model={run}", f"--store={store.path}", "--batches=1", *forms]
