@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
-from bert_jax.convert.sources import load_tokenizer
+from bert_jax.convert.model_folders import load_tokenizer
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write

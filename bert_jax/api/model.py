@@ -21,9 +21,9 @@ from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
+from bert_jax.convert.model_folders import model_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
-from bert_jax.convert.sources import model_folder
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.predictor import Predictor

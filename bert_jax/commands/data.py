@@ -126,7 +126,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
-    from bert_jax.convert.sources import load_tokenizer
+    from bert_jax.convert.model_folders import load_tokenizer
     from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 
     sources = _sources(values)

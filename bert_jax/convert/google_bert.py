@@ -6,7 +6,6 @@ BERT's names are those of modeling.py and run_pretraining.py (commit eedf571), a
 the two output matrices of run_pretraining.py are [out, in].
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.convert.folders.file_names import GOOGLE_FILES
 from bert_jax.convert.folders.model_keys import ALBERT_KEYS, GOOGLE_KEYS
+from bert_jax.convert.google_files import ALBERT_CONFIG, BERT_CONFIG
 from bert_jax.convert.hf_config import from_config_json
 from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.convert.reader import StoredModel
@@ -29,9 +29,6 @@ from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.regular_file import TOKENIZER
 from bert_jax.storage.remote import storage_errors
 
-FILES = re.compile(
-    r"(al)?bert_config\.json|vocab\.txt|.+\.model|.+\.ckpt.*\.(index|data-\d{5}-of-\d{5})"
-)
 _MOST_STEPS = 2**31 - 1  # of a run
 _MOMENTS, _STEP = ("adam_m", "adam_v"), "global_step"
 _OBJECTS = ("_CHECKPOINTABLE_OBJECT_GRAPH", "_TRACKABLE_OBJECT_GRAPH")  # of TensorFlow 2
@@ -94,10 +91,10 @@ def _read_sentencepiece(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-_BERT = _Release("bert_config.json", "bert", GOOGLE_KEYS, _BERT_NAMES, _read_wordpiece, {})
+_BERT = _Release(BERT_CONFIG, "bert", GOOGLE_KEYS, _BERT_NAMES, _read_wordpiece, {})
 # Its "gelu" is the form with tanh (modeling.py:354-366 of google-research/albert), not BERT's.
 _ALBERT = _Release(
-    "albert_config.json", "albert", ALBERT_KEYS, _ALBERT_NAMES, _read_sentencepiece,
+    ALBERT_CONFIG, "albert", ALBERT_KEYS, _ALBERT_NAMES, _read_sentencepiece,
     {"gelu": "gelu_new"},
 )  # fmt: skip
 
@@ -113,14 +110,6 @@ class StoredAdam:
 
     moments: tuple[Mapping[str, Any], Mapping[str, Any]]
     step: int
-
-
-def is_google_bert(folder: Path) -> bool:
-    """Returns whether the folder holds a model of google-research/bert, and not, beside its
-    settings, only a copy for transformers."""
-    if not _release(folder):
-        return False
-    return any(folder.glob("*.index")) or not (folder / "config.json").is_file()
 
 
 def _release(folder: Path) -> _Release | None:

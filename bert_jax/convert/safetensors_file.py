@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import safetensors
-import safetensors.flax
 import safetensors.numpy
 
 from bert_jax.storage.reader_errors import reader_errors, safetensors_errors
@@ -27,6 +26,8 @@ def read_tensors(file: Path, remedy: str) -> dict[str, np.ndarray]:
     Raises:
         UserError: it cannot be read, or is damaged.
     """
+    import safetensors.flax  # imports JAX
+
     with storage_errors(file), reader_errors(file, safetensors_errors(), "cannot be read", remedy):
         check_regular(file)
         # Loaded with the Flax reader: plain NumPy has no bfloat16.

@@ -1,7 +1,8 @@
 """The tokenizer of a task: that of the model to start from."""
 
 from bert_jax.config.schema import Config
-from bert_jax.convert.sources import load_tokenizer, read_trained_tokenizer, tokenizer_of_model
+from bert_jax.convert.model_folders import load_tokenizer, tokenizer_of_model
+from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import claim

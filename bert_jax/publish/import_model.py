@@ -9,10 +9,12 @@ import numpy as np
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
-from bert_jax.convert.google_bert import is_google_bert, read_adam
+from bert_jax.convert.google_bert import read_adam
+from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
+from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import StoredModel
-from bert_jax.convert.sources import local_folder, read_stored
+from bert_jax.convert.sources import read_stored
 from bert_jax.data_pipeline.settings import shown, shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import with_heads

@@ -22,10 +22,11 @@ from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
-from bert_jax.convert.google_bert import is_google_bert
+from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
+from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
-from bert_jax.convert.sources import local_folder, read_checkpoint
+from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, hub_hint
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart

@@ -151,9 +151,9 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
         if run.is_run():
             return _model_of(description.read_description(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
+    from bert_jax.convert.model_folders import local_folder
     from bert_jax.convert.reader import CONFIG
     from bert_jax.convert.sentence_encoder import encoder_folder
-    from bert_jax.convert.sources import local_folder
 
     with local_folder(path, weights=False) as copy:
         check_links(copy)
@@ -165,7 +165,7 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
 def _entries_of(tokenizer: str, workdir: epath.PathLike | None = None) -> int:
     """Returns the number of entries of a tokenizer on the hub, at the commit that the run in a
     workdir has recorded; errors as `load_tokenizer`."""
-    from bert_jax.convert.sources import load_tokenizer  # imports JAX
+    from bert_jax.convert.model_folders import load_tokenizer
 
     if workdir is not None:
         hub_names.use_recorded(workdir)

@@ -41,7 +41,7 @@ ALLOWED = {
     "bert_jax/config/unknown_keys.py": SYSTEM,
     "bert_jax/extensions/modules.py": "a program, which isfile was asked about",
     "bert_jax/convert/safetensors_file.py": CHECKED,
-    "bert_jax/convert/sources.py": CHECKED,
+    "bert_jax/convert/model_folders.py": CHECKED,
     "bert_jax/convert/weight_files.py": CHECKED,
     "bert_jax/runtime/compile_cache.py": SYSTEM,
     "bert_jax/runtime/memory.py": SYSTEM,

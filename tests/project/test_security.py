@@ -42,7 +42,7 @@ UNPICKLES = {"data_pipeline/random/numba_jit.py"}
 USES_YAML = {"bert_jax/config/values_file.py", "launch/sky/task.py"}
 # Copies members of known names out of a zip, by their base names; reads arrays; writes zips.
 ZIPS = {
-    "bert_jax/convert/sources.py", "bert_jax/finetune/tasks/leaderboard.py",
+    "bert_jax/convert/model_folders.py", "bert_jax/finetune/tasks/leaderboard.py",
     "bert_jax/storage/npz_file.py", "launch/tpu/archive.py",
 }  # fmt: skip
 # Only a --config file is run: it is a program, and says so.

@@ -12,9 +12,9 @@ import pytest
 from bert_jax.config import config_files as config_files
 from bert_jax.config import values_file
 from bert_jax.convert.model_files import read_json
+from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors, write_tensors
-from bert_jax.convert.sources import local_folder
 from bert_jax.data_pipeline import sources
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer

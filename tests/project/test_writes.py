@@ -105,7 +105,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     ),
     "bert_jax/publish/weight_writer.py": (TEMPORARY, {"write_files", "write_weights"}),
     "bert_jax/convert/safetensors_file.py": (TEMPORARY, {"write_tensors"}),
-    "bert_jax/convert/sources.py": (TEMPORARY, {"_unpack", "local_folder"}),
+    "bert_jax/convert/model_folders.py": (TEMPORARY, {"_unpack", "local_folder"}),
     "bert_jax/demo/pipeline.py": (CHECKED, {"_claim"}),
     "bert_jax/finetune/results.py": (OWN, {"write_results"}),
     "bert_jax/metrics/jsonl.py": (OWN, {"_File._open", "_Parts._upload"}),

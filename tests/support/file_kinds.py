@@ -20,8 +20,9 @@ from bert_jax.ablation.layout import AblationDir
 from bert_jax.api import embed
 from bert_jax.config import values_file
 from bert_jax.convert import weights
+from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import StoredModel
-from bert_jax.convert.sources import local_folder, read_stored
+from bert_jax.convert.sources import read_stored
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline import sources
 from bert_jax.data_pipeline.export import example_files as exported_examples
