@@ -410,6 +410,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Emulator:
     return emulator
 
 
+FINDS = "from bert_jax.convert import hub_model, model_folders"
 COMMAND = """
 import sys
 from bert_jax import cli
@@ -424,8 +425,9 @@ if __name__ == "__main__":
 """
 
 
-def killed(flags: list[str], folder: Path, after: float) -> bool:
-    """Runs the command in a session of its own and kills all of it; returns whether it was done."""
+def finished(flags: list[str], folder: Path, after: float) -> bool:
+    """Runs the command in a session of its own and kills all of it after a time in seconds; returns
+    whether it was done."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
         [sys.executable, "build.py", *flags],
@@ -445,6 +447,15 @@ def killed(flags: list[str], folder: Path, after: float) -> bool:
     return True
 
 
+@pytest.mark.processes
+def test_a_build_imports_no_jax(corpus: list[str], tmp_path: Path) -> None:
+    """Nor what finds a tokenizer on the hub: the build's processes have no use for it."""
+    command = COMMAND.replace("from bert_jax import cli", f"{FINDS}\nfrom bert_jax import cli")
+    assert command != COMMAND
+    (tmp_path / "build.py").write_text(command)
+    assert finished([*corpus[:2], f"--out={tmp_path}/store"], tmp_path, after=300)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_machines_that_are_killed_and_start_again_give_the_same_bytes(
@@ -460,7 +471,7 @@ def test_machines_that_are_killed_and_start_again_give_the_same_bytes(
     kills = 0
     for step in (["--shard=2/3"], ["--shard=1/3"], ["--shard=3/3"], ["--merge"]):
         after = 0.4  # less than the command's imports take
-        while not killed([*flags, *step], tmp_path, after):
+        while not finished([*flags, *step], tmp_path, after):
             kills += 1
             after *= 1.3
     assert kills >= 4
