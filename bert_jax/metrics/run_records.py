@@ -137,5 +137,7 @@ def shown(metric: float | None) -> str:
 
 
 def objectives_in(scalars: Mapping[str, Any]) -> list[str]:
-    """The names of the objectives that metrics hold a loss of, in the order of the metrics."""
-    return [key.removesuffix("/loss") for key in scalars if key.endswith("/loss")]
+    """The names of the objectives that metrics hold a loss of, in the order of the metrics; not
+    those of a source, such as "mlm/books/loss"."""
+    names = (key.removesuffix("/loss") for key in scalars if key.endswith("/loss"))
+    return [name for name in names if "/" not in name]

@@ -303,9 +303,11 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
             ("accuracy", number(f"{name}/accuracy", ".2%")),
             (trivial, number(f"{name}/baseline_accuracy", ".2%")),
         ]
-        for source in sources if pairs else ():
-            columns += [
-                (f"{source} accuracy", number(f"{name}/{source}/accuracy", ".2%")),
-                ("constant", number(f"{name}/{source}/baseline_accuracy", ".2%")),
-            ]
+        for source in sources:
+            own = f"{name}/{source}"
+            if pairs:
+                columns.append((f"{source} accuracy", number(f"{own}/accuracy", ".2%")))
+                columns.append(("constant", number(f"{own}/baseline_accuracy", ".2%")))
+            elif f"{own}/loss" in records[0]:
+                columns.append((f"{source} loss", number(f"{own}/loss", ".4f")))
     return table([name for name, _ in columns], [[of(r) for _, of in columns] for r in records])

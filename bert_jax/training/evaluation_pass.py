@@ -8,7 +8,7 @@ comparable only between runs where that product is equal.
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -146,11 +146,11 @@ class HeldOut(EvaluationPass):
     def _summary(
         self, program: StepFunctions, sums: dict[str, Any], parts: list[Any]
     ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows, what `_margins` says of
+        """Returns losses, accuracies and baselines of the held-out rows, what `_means` says of
         them, and the attention on neighbouring tokens if the config measures it."""
         attention = sums.pop("attention", None)
         scalars = objectives.summarize(sums, self._sources)
-        scalars |= self._margins(self._per_example(self._gathered(program, parts)))
+        scalars |= self._means(self._per_example(self._gathered(program, parts)))
         return scalars | (neighbor_metrics(attention) if attention else {})
 
     def evaluate_examples(
@@ -167,7 +167,7 @@ class HeldOut(EvaluationPass):
         # Rows past the end have no weight, but they count as padding.
         sums = jax.tree.map(lambda x: sum(batch.sum(0, np.float64) for batch in x), batches)
         values = self._per_example(batches)
-        return objectives.summarize(sums, self._sources) | self._margins(values), values
+        return objectives.summarize(sums, self._sources) | self._means(values), values
 
     def _gathered(self, program: StepFunctions, parts: Sequence[Any]) -> Any:
         """Returns the sums of each row of each batch, [batches, B, …], from those of the rows that
@@ -184,18 +184,36 @@ class HeldOut(EvaluationPass):
         documents = np.searchsorted(ends, examples.first_token, "right")
         return PerExample.of_rows(examples.number, documents, examples.source, own)
 
-    def _margins(self, values: PerExample) -> dict[str, float]:
-        """Returns what the means of each objective are of, predictions and documents, and half the
-        width of their 95 % intervals: how much they vary with the choice of documents."""
-        kept, documents = np.unique(values.document, return_inverse=True)
-        scalars = {"documents": float(len(kept))}
+    def _means(self, values: PerExample) -> dict[str, float]:
+        """Returns what the means of each objective are of, predictions and documents, with half the
+        width of their 95 % intervals; of several sources, the means of each, too."""
+        scalars = {"documents": float(len(np.unique(values.document)))}
         for name, own in values.sums.items():
-            by_document = {
-                what: np.bincount(documents, of, minlength=len(kept)) for what, of in own.items()
-            }
-            count = by_document["count"]
-            scalars[f"{name}/count"] = float(count.sum())
-            for what, key in (("loss", "loss"), ("accuracy", "correct")):
-                if key in by_document:
-                    scalars[f"{name}/{what}_margin"] = spread.margin(by_document[key], count)
+            scalars[f"{name}/count"] = float(own["count"].sum(dtype=np.float64))
+            everywhere = _mean_of_documents(own, values.document)
+            scalars |= {f"{name}/{k}": v for k, v in everywhere.items() if k.endswith("_margin")}
+            sources = np.unique(values.source[own["count"] > 0])
+            for source in sources if len(sources) > 1 else ():
+                inside = values.source == source
+                of_source = {what: each[inside] for what, each in own.items()}
+                for key, value in _mean_of_documents(of_source, values.document[inside]).items():
+                    scalars[f"{name}/{self._sources[source]}/{key}"] = value
         return scalars
+
+
+def _mean_of_documents(sums: Mapping[str, np.ndarray], document: np.ndarray) -> dict[str, float]:
+    """Returns the mean of each measure and its margin: how much it varies with the choice of
+    documents.
+
+    Args:
+        sums: loss, count, correct of each example [N]; some predict something.
+        document: of each example [N].
+    """
+    _, documents = np.unique(document, return_inverse=True)
+    by_document = {what: np.bincount(documents, of) for what, of in sums.items()}
+    count, means = by_document["count"], {}
+    for what, key in (("loss", "loss"), ("accuracy", "correct")):
+        if key in by_document:
+            means[what] = float(by_document[key].sum() / count.sum())
+            means[f"{what}_margin"] = spread.margin(by_document[key], count)
+    return means

@@ -36,6 +36,8 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
         "nsp/books/baseline_accuracy": 0.875,
         "nsp/wiki/accuracy": 0.5,
         "nsp/wiki/baseline_accuracy": 0.5,
+        "mlm/books/loss": 0.2,
+        "mlm/wiki/loss": 0.3,
         "tokens_per_second": 1000.0,
     }
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
@@ -47,7 +49,8 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
         assert value in text
     assert "NSP predicts whether the second segment follows the first" in text
-    assert text.count("<svg") == 6  # losses, accuracies, sources, speed
+    assert "MLM loss by source" in text
+    assert text.count("<svg") == 7  # losses, accuracies, sources, speed
 
 
 def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):

@@ -233,6 +233,7 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
         "NSP loss",
         "wiki accuracy",
         "books accuracy",
+        "wiki loss",
     ):
         assert heading in lines[0]
     for line, record in zip(lines[1:], added, strict=True):
@@ -250,6 +251,11 @@ def test_a_table_leaves_out_what_a_record_lacks():
     found = {"mlm/loss": None, "mlm/accuracy": 0.5, "mlm/baseline_loss": 2.0}
     *_, line = evaluation._table([own | found], ["wiki"]).splitlines()
     assert line.split() == ["4", "1", "16", "8", "-", "-", "-", "2.0000", "50.00%", "-"]
+    header, line = evaluation._table(
+        [own | found | {"mlm/wiki/loss": 1.5, "mlm/wiki/loss_margin": 0.25}], ["wiki", "books"]
+    ).splitlines()
+    assert header.split()[-2:] == ["wiki", "loss"]
+    assert line.endswith("1.5000 ± 0.2500")
 
 
 @pytest.mark.slow
@@ -343,6 +349,11 @@ def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys
             loss, accuracy = sums["loss"].sum() / count, sums["correct"].sum() / count
             assert loss == pytest.approx(one[f"{name}/loss"], rel=1e-6)
             assert accuracy == pytest.approx(one[f"{name}/accuracy"], rel=1e-6)
+            for number, source in enumerate(about["sources"]):
+                inside = examples.source == number
+                mean = sums["loss"][inside].sum() / sums["count"][inside].sum()
+                assert mean == pytest.approx(one[f"{name}/{source}/loss"], rel=1e-6)
+                assert one[f"{name}/{source}/loss_margin"] > 0
         for name, value in one.items():
             if isinstance(value, float) and not name.startswith(("attention/", "time")):
                 assert other[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name

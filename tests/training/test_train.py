@@ -150,6 +150,8 @@ def test_metrics_hold_objectives_and_baselines(store, tmp_path):
                 assert np.isfinite(record[f"{name}/{value}"])
         assert {"nsp/wiki/accuracy", "nsp/books/baseline_accuracy"} <= set(record)
         assert 0 < record["padding"] < 1
+    wiki, books = (held_out[f"mlm/{source}/loss"] for source in ("wiki", "books"))
+    assert min(wiki, books) <= held_out["mlm/loss"] <= max(wiki, books)
     assert train[-1]["tokens_per_second"] > 0
     assert list((tmp_path / "tensorboard" / tmp_path.name).iterdir())
 
