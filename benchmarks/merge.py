@@ -66,6 +66,7 @@ def made_up(folder: Path, number: int, spec: SourceSpec, documents: int, signatu
     rows[-copies:, :: PLACES // 8] += 1  # similar, not equal
     hashes.tofile(folder / "hashes")
     np.full(documents, sentences, np.uint32).tofile(folder / "documents")
+    np.full(documents, sentences * SENTENCE, np.uint32).tofile(folder / "words")
     np.full(documents * sentences, SENTENCE, np.uint32).tofile(folder / "sentences")
     ids = draw.integers(VOCABULARY, size=documents * sentences * SENTENCE, dtype=np.uint16)
     ids.tofile(folder / "tokens")
