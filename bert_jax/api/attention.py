@@ -49,14 +49,16 @@ def attention(model: Model, texts: Sequence[str]) -> SentenceAttention:
         texts: one, or a pair, which the model reads in one row.
 
     Raises:
-        UserError: other than one or two texts, more tokens than the model or a page has room for,
-            or weights that are not finite.
+        UserError: other than one or two texts, a text without tokens, more tokens than the model or
+            a page has room for, or weights that are not finite.
     """
     if not 1 <= len(texts) <= 2:
         raise UserError(f"{count(len(texts), 'text')}; give one, or two that are read as a pair")
     tokenizer, special = model.tokenizer, model.tokenizer.special
     limit = min(model.longest, LONGEST)
     sizes = [len(one.ids) - 2 + one.cut for one in model.tokens(texts)]
+    if 0 in sizes:
+        raise UserError(f"{texts[sizes.index(0)]!r}: no tokens; give a text with words")
     between = separators(tokenizer)
     needed = 2 + sum(sizes) + between * (len(texts) - 1)
     if needed > limit:

@@ -81,6 +81,9 @@ def test_a_text_that_the_model_cannot_hold_is_refused(folder: Path) -> None:
         attention(model, ["a " * 80])
     with pytest.raises(UserError, match=r"^83 tokens, but the model reads at most 64; shorten"):
         attention(model, ["a " * 40, "a " * 40])
+    for texts in ([""], ["a", " "]):
+        with pytest.raises(UserError, match=r"' ?': no tokens; give a text with words$"):
+            attention(model, texts)
 
 
 @pytest.mark.slow
