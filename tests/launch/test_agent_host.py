@@ -217,15 +217,20 @@ def test_no_machine_is_left_a_minute_after_the_end(at, monkeypatch):
     at.trainer("sys.exit(0)")
     ended: list[float] = []
     at.records.set_host(1, 1, HostState("boot", IS_READY))
-    planned = at.records.set_plan
+    planned, reported = at.records.set_plan, at.records.set_host
 
     def set_plan(number: int, plan: Plan) -> None:
         planned(number, plan)
         if plan.is_running:  # the other process ends, and its host is gone
-            at.records.set_host(1, 1, HostState("boot", RUNNING, 1, 0))
+            reported(1, 1, HostState("boot", RUNNING, 1, 0))
+
+    def set_host(number: int, index: int, state: HostState) -> None:
+        reported(number, index, state)
+        if state.code == 0 and not ended:  # not before: a process starts as fast as a machine can
             ended.append(clock.now)
 
     monkeypatch.setattr(at.records, "set_plan", set_plan)
+    monkeypatch.setattr(at.records, "set_host", set_host)
     at.host().run()
     assert at.records.snapshot().end == End(0, "host-1, host-0 ended with 0")
     assert at.machine.deleted == ["b1-1"]
