@@ -8,7 +8,7 @@ comparable only between runs where that product is equal.
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -187,33 +187,31 @@ class HeldOut(EvaluationPass):
     def _means(self, values: PerExample) -> dict[str, float]:
         """Returns what the means of each objective are of, predictions and documents, with half the
         width of their 95 % intervals; of several sources, the means of each, too."""
-        scalars = {"documents": float(len(np.unique(values.document)))}
+        kept, documents = np.unique(values.document, return_inverse=True)
+        scalars = {"documents": float(len(kept))}
         for name, own in values.sums.items():
-            scalars[f"{name}/count"] = float(own["count"].sum(dtype=np.float64))
-            everywhere = _mean_of_documents(own, values.document)
-            scalars |= {f"{name}/{k}": v for k, v in everywhere.items() if k.endswith("_margin")}
-            sources = np.unique(values.source[own["count"] > 0])
-            for source in sources if len(sources) > 1 else ():
-                inside = values.source == source
-                of_source = {what: each[inside] for what, each in own.items()}
-                for key, value in _mean_of_documents(of_source, values.document[inside]).items():
-                    scalars[f"{name}/{self._sources[source]}/{key}"] = value
+            count = own["count"]
+            scalars[f"{name}/count"] = float(count.sum(dtype=np.float64))
+            sources = np.unique(values.source[count > 0])
+            for what, key in (("loss", "loss"), ("accuracy", "correct")):
+                if key not in own:
+                    continue
+                _, margin = _mean(own[key], count, documents)
+                scalars[f"{name}/{what}_margin"] = margin
+                for source in sources if len(sources) > 1 else ():
+                    of = values.source == source
+                    mean, margin = _mean(own[key][of], count[of], documents[of])
+                    inside = f"{name}/{self._sources[source]}/{what}"
+                    scalars |= {inside: mean, f"{inside}_margin": margin}
         return scalars
 
 
-def _mean_of_documents(sums: Mapping[str, np.ndarray], document: np.ndarray) -> dict[str, float]:
-    """Returns the mean of each measure and its margin: how much it varies with the choice of
-    documents.
+def _mean(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> tuple[float, float]:
+    """Returns the mean over predictions, and how much it varies with the choice of documents.
 
     Args:
-        sums: loss, count, correct of each example [N]; some predict something.
-        document: of each example [N].
+        sums, counts: of each example [N], not all without predictions.
+        documents: int [N], the index of each example's.
     """
-    _, documents = np.unique(document, return_inverse=True)
-    by_document = {what: np.bincount(documents, of) for what, of in sums.items()}
-    count, means = by_document["count"], {}
-    for what, key in (("loss", "loss"), ("accuracy", "correct")):
-        if key in by_document:
-            means[what] = float(by_document[key].sum() / count.sum())
-            means[f"{what}_margin"] = spread.margin(by_document[key], count)
-    return means
+    by_document, count = np.bincount(documents, sums), np.bincount(documents, counts)
+    return float(by_document.sum() / count.sum()), spread.margin(by_document, count)
