@@ -7,7 +7,7 @@ refs/convert/parquet, which the hub writes. A script that a dataset has is never
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from bert_jax.data_pipeline.sources import parquet
@@ -39,15 +39,40 @@ def find(spec: SourceSpec) -> Found:
         UserError: as `hub.fetch`; the dataset has no Parquet files, no such configuration or split,
             or only the first part of it.
     """
-    check_arrow("datasets on the hub")
     name = hub.parse_dataset(str(spec.path))
+    paths, folder, at = _download(name, allow_partial=spec.allow_partial)
+    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+
+
+def download(name: str) -> tuple[list[Path], Path]:
+    """Returns the Parquet files of a split in the client's cache, and the folder that has the
+    repository; UserError as `find`."""
+    paths, folder, _ = _download(hub.parse_dataset(name))
+    return paths, folder
+
+
+def commits_of(name: str) -> dict[str, str]:
+    """Returns the commits that the files of a split are read at, see `hub.recorded`; UserError as
+    `find`."""
+    parsed = hub.parse_dataset(name)
+    _, at = _located(parsed)
+    return hub.recorded([parsed, at])
+
+
+def _download(name: HubName, *, allow_partial: bool = False) -> tuple[list[Path], Path, HubName]:
+    """Returns the files, their repository's folder, and the name of where they are."""
+    files, at = _located(name, allow_partial=allow_partial)
+    folder = hub.fetch(at, [_escaped(file) for file in files])
+    return sorted(folder / file for file in files), folder, at
+
+
+def _located(name: HubName, *, allow_partial: bool = False) -> tuple[Sequence[str], HubName]:
+    """Returns the paths of the files of a split, and the name of the repository and revision."""
+    check_arrow("datasets on the hub")
     at, configs = _of_card(name)
     if not any(configs.values()) or configs.get(name.config) == {}:
         at, configs = _converted(name)
-    files = _split(name, configs, allow_partial=spec.allow_partial)
-    folder = hub.fetch(at, [_escaped(file) for file in files])
-    paths = sorted(folder / file for file in files)
-    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+    return _split(name, configs, allow_partial=allow_partial), at
 
 
 def _of_card(name: HubName) -> tuple[HubName, Configs]:
@@ -167,10 +192,10 @@ def _escaped(file: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", file)
 
 
-def _located(text: str, data_dir: str) -> str:
+def _whole_name(text: str, data_dir: str) -> str:
     """Returns the whole name of a dataset, which is what is typed after `hf:`; UserError if it is
     none."""
-    return str(hub.parse_dataset(f"{hub.PREFIX}{text}")) if text else ""
+    return str(hub.parse_dataset(f"{hub.PREFIX}{text}"))
 
 
 KIND: Final = Kind(
@@ -178,6 +203,6 @@ KIND: Final = Kind(
     parquet.read,
     parquet.ranges,
     options=(TEXT, TITLE),
-    locate=_located,
+    locate=_whole_name,
     plain_text=False,
 )
