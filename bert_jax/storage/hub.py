@@ -8,6 +8,7 @@ In a process a name means one commit, that which it meant when it was first aske
 token store record it (`recorded`), and what resumes or builds them again takes the same (`use`).
 """
 
+import errno
 import logging
 import os
 import re
@@ -30,10 +31,16 @@ _NAME: Final = re.compile(
     rf"{PREFIX}(?P<repository>[^/:@]+(?:/[^/:@]+)?)(?:/(?P<config>[^:@]+))?"
     r"(?::(?P<split>[^/:@]+))?(?:@(?P<revision>\S+))?"
 )
+_TOKEN: Final = re.compile("[!-~]+")
+LOGIN: Final = "run `hf auth login` or set HF_TOKEN"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@.*)?")  # a key, see `HubName.key`
 # Packages whose exceptions say that the hub was not reached, by the releases of the client.
 _NETWORK: Final = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "hf_xet")
+# Errors of the disk of the client's cache.
+_OF_CACHE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+)
 _commits: dict[str, str] = {}  # key of a name -> what it means in this process
 
 
@@ -187,6 +194,7 @@ def hub_errors(name: HubName) -> Iterator[None]:
     where there is no terminal."""
     from huggingface_hub import errors
 
+    check_token(str(name))
     bars_on_terminals()
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -214,6 +222,15 @@ def hub_errors(name: HubName) -> Iterator[None]:
         log.setLevel(level)
 
 
+def check_token(where: str) -> None:
+    """Raises UserError, which begins with `where`, for a token that no header can have: the
+    transport would fail with a message that has the token in it."""
+    from huggingface_hub import get_token
+
+    if (token := get_token()) and not _TOKEN.fullmatch(token):
+        raise UserError(f"{where}: the token has characters that no token has; {LOGIN}")
+
+
 def bars_on_terminals() -> None:
     """Leaves out the client's bars where there is no terminal, unless the user has set them."""
     from huggingface_hub import constants, utils
@@ -235,6 +252,12 @@ def _explained(error: BaseException) -> str:
     cause = error.__cause__ if of_cache and error.__cause__ else error
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return "is not in the cache, and HF_HUB_OFFLINE is set; unset it to download it"
+    if isinstance(cause, OSError) and cause.errno in _OF_CACHE:
+        where = f"{cause.filename}: " if cause.filename else ""
+        return (
+            f"cannot be stored ({where}{cause.strerror}); free space in the client's cache, or set "
+            "HF_HOME to another folder"
+        )
     status = status_of(cause)
     if status == 401:
         return "the hub refuses the token (401); set HF_TOKEN to a valid one, or sign in again"
