@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_a_compiler_of_another_jaxlib_is_refused(say, monkeypatch, tmp_path) -> 
     code, line = say("--config=base", "--topology=h100-1")
     assert code == 1
     assert f"0.1.0, jaxlib is {JAXLIB}" in line
+
+
+def test_a_damaged_compiler_is_one_line_and_changes_nothing(say, monkeypatch, tmp_path) -> None:
+    library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"cut off")
+    for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
+        about = tmp_path / f"{package}-{JAXLIB}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {package}\nVersion: {JAXLIB}\n", "utf-8")
+    monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
+    before, path = dict(os.environ), [*sys.path]
+    code, line = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert f"{tmp_path}: cannot be loaded (" in line
+    assert f"jax-cuda13-pjrt=={JAXLIB}" in line
+    assert (dict(os.environ), sys.path) == (before, path)
 
 
 def test_a_gpu_that_does_not_exist_is_refused(say) -> None:
