@@ -195,7 +195,7 @@ def _escaped(file: str) -> str:
 def _whole_name(text: str, data_dir: str) -> str:
     """Returns the whole name of a dataset, which is what is typed after `hf:`; UserError if it is
     none."""
-    return str(hub.parse_dataset(f"{hub.PREFIX}{text}"))
+    return str(hub.parse_dataset(f"{hub.PREFIX}{text}")) if text else ""
 
 
 KIND: Final = Kind(
@@ -204,5 +204,6 @@ KIND: Final = Kind(
     parquet.ranges,
     options=(TEXT, TITLE),
     locate=_whole_name,
+    form=hub.DATASET_FORM.removeprefix(hub.PREFIX),
     plain_text=False,
 )
