@@ -13,9 +13,6 @@ from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.errors import UserError
 
 
-_DIGITS: Final = 10  # of a number of lines, fewer
-
-
 @dataclass(frozen=True)
 class Option:
     """An option of a source on the command line, such as `,lines=100`.
@@ -30,6 +27,9 @@ class Option:
     field: str
     shown: str
     parse: Callable[[str], Any] = str
+
+
+_DIGITS: Final = 10  # of a number of lines, fewer
 
 
 def _lines(text: str) -> int:
