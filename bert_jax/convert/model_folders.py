@@ -50,16 +50,16 @@ def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
     """
     if hub.is_hub(source):
         folder = hub_model.download(source, weights=weights)
-        with naming(source, folder):
+        with _naming(source, folder):
             yield folder
     elif is_remote(source):
         copy = _copied(source, weights=weights)
-        with naming(source, copy):
+        with _naming(source, copy):
             yield copy
     elif _is_zip(source):
         temporary = Path(tempfile.mkdtemp(prefix="bert-jax-"))
         try:
-            with naming(source, temporary):
+            with _naming(source, temporary):
                 _unpack(source, temporary)
                 yield temporary
         finally:
@@ -107,9 +107,8 @@ def tokenizer_of_model(source: str) -> Tokenizer:
 
 
 @contextmanager
-def naming(source: str, temporary: Path) -> Iterator[None]:
-    """Messages about files in a temporary folder or a cache name those of the source, which the
-    user has given."""
+def _naming(source: str, temporary: Path) -> Iterator[None]:
+    """Messages about files in the temporary folder name those of the source, which the user has."""
 
     def rename(record: logging.LogRecord) -> bool:
         record.msg, record.args = record.getMessage().replace(str(temporary), source), ()

@@ -5,14 +5,14 @@ refs/convert/parquet, which the hub writes. A script that a dataset has is never
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from bert_jax.data_pipeline.sources import parquet
 from bert_jax.data_pipeline.sources.arrow_batches import check_arrow
-from bert_jax.data_pipeline.sources.document import SourceSpec
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.errors import UserError, first_few, nearest_name
@@ -42,6 +42,23 @@ def find(spec: SourceSpec) -> Found:
     name = hub.parse_dataset(str(spec.path))
     paths, folder, at = _download(name, allow_partial=spec.allow_partial)
     return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
+    """Yields the documents of a range, as `parquet.read`; messages name the dataset."""
+    with hub.naming(str(spec.path), _folder_of(part.path)):
+        yield from parquet.read(spec, part)
+
+
+def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
+    """Yields the ranges of a file, as `parquet.ranges`; messages name the dataset."""
+    with hub.naming(str(spec.path), _folder_of(path)):
+        yield from parquet.ranges(spec, path)
+
+
+def _folder_of(file: Path) -> Path:
+    """Returns the folder in the client's cache that has the repository of a file."""
+    return next((one for one in file.parents if one.parent.name == "snapshots"), file.parent)
 
 
 def download(name: str) -> tuple[list[Path], Path]:
@@ -83,7 +100,8 @@ def _of_card(name: HubName) -> tuple[HubName, Configs]:
         return name, {}
     from huggingface_hub import metadata_load
 
-    with reader_errors(card, ANY_ERRORS, "its settings cannot be read", "tell its owner"):
+    where = f"{name}/{_CARD}"
+    with reader_errors(where, ANY_ERRORS, "its settings cannot be read", "tell its owner"):
         values = metadata_load(card) or {}
     found = [entry for entry in _listed(values.get("configs")) if isinstance(entry, dict)]
     files = [file for file in hub.files_of(name) if file.endswith(_ENDING)] if found else []
@@ -200,8 +218,8 @@ def _whole_name(text: str, data_dir: str) -> str:
 
 KIND: Final = Kind(
     find,
-    parquet.read,
-    parquet.ranges,
+    read,
+    ranges,
     options=(TEXT, TITLE),
     locate=_whole_name,
     form=hub.DATASET_FORM.removeprefix(hub.PREFIX),

@@ -26,6 +26,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with serve(Hub({"org/bert": {"main": FILES, "v1": FILES}})) as server:
         use_endpoint(monkeypatch, server.endpoint)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", f"{tmp_path}/token")
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
         yield server
 
@@ -121,6 +124,7 @@ def cutting(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         (gone, "cannot be downloaded and is not in the cache ("),
         (gated, "access must be requested on its page; set HF_TOKEN"),
         (other_token, "the hub refuses the token (401); set HF_TOKEN to a valid one"),
+        (refusing(401), "the hub asks for a token (401); run `hf auth login` or set HF_TOKEN"),
         (refusing(403), "no permission (403); give HF_TOKEN of an account that may read it"),
         (refusing(404), "(404"),
         (refusing(429), "the hub asks to wait (429, too many requests); try again later"),
@@ -138,6 +142,7 @@ def test_what_the_hub_or_the_network_refuses_is_one_line(
     assert said.startswith("hf:org/bert: ")
     assert message in said
     assert "\n" not in said
+    assert "more information" not in said
     assert not any(secret in said + caplog.text for secret in ("hunter2", "hf_wrong"))
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_jax.convert.model_folders import naming
 from bert_jax.data_pipeline.sources import hub_dataset
 from bert_jax.finetune.tasks.parquet_rows import TextOf, parquet_rows, parquet_titles
+from bert_jax.storage import hub
 
 
 def hub_titles(name: str) -> list[str]:
@@ -38,5 +38,5 @@ def hub_rows(
 def _files(name: str) -> Iterator[list[Path]]:
     """Yields the files of a split, downloaded; messages about them name the dataset."""
     files, folder = hub_dataset.download(name)
-    with naming(name, folder):
+    with hub.naming(name, folder):
         yield files
