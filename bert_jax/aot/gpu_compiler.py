@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 GPU_COMPILER_VARIABLE = "BERT_JAX_GPU_COMPILER"  # folder with the two packages
 
 _LIBRARY = Path("jax_plugins", "xla_cuda13", "xla_cuda_plugin.so")
+_PACKAGES = ("jax-cuda13-plugin", "jax-cuda13-pjrt")
 _PLATFORM = "cuda"  # of JAX
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # do not acquire a device of this machine
@@ -67,6 +68,7 @@ def _load(where: Path) -> None:
     if str(where) not in known:
         sys.path.append(str(where))
     try:
+        _check_sizes(where)
         ctypes.CDLL(str(where / _LIBRARY))  # JAX would print a traceback, and go on without it
         cudnn_version()
     except (OSError, ImportError, AttributeError) as error:
@@ -75,6 +77,16 @@ def _load(where: Path) -> None:
             f"{GPU_COMPILER_VARIABLE}={where}: cannot be loaded ({one_line(error)}); its files are "
             f"damaged, or of another system: {_how_to_install()}"
         ) from None
+
+
+def _check_sizes(where: Path) -> None:
+    """Raises OSError for a file that was cut off: loading it could kill the process."""
+    for package in _PACKAGES:
+        for distribution in importlib.metadata.distributions(name=package, path=[str(where)]):
+            for file in distribution.files or ():
+                found = os.stat(where / file).st_size
+                if file.size not in (None, found):
+                    raise OSError(f"{file} has {found:,} bytes, not {file.size:,}")
 
 
 def _how_to_install() -> str:
@@ -98,7 +110,7 @@ def folder() -> Path:
     where = Path(named).absolute()
     if not (where / _LIBRARY).is_file():
         raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: no {_LIBRARY} there: {how}")
-    found = {_version(where, package) for package in ("jax-cuda13-plugin", "jax-cuda13-pjrt")}
+    found = {_version(where, package) for package in _PACKAGES}
     if found != {jaxlib}:
         versions = ", ".join(sorted(found))
         raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: {versions}, jaxlib is {jaxlib}: {how}")
