@@ -7,7 +7,9 @@
     python benchmarks/gpu_compile.py --shipped                 # every shipped config: hours
 
 Each row is a call of `bert-jax compile`, in a process of its own, one after the other. Memory is
-that of one GPU as the compiler allocates it; nothing ran, and a run may choose other kernels.
+that of one GPU as the compiler allocates it; nothing ran, and a run may choose other kernels. It
+ends with an error if the memory of a row is not within 10 % of what was seen before; with another
+number of layers nothing is compared.
 Shipped configs keep their own first phase, on eight GPUs, with their layers in a loop.
 """
 
@@ -21,15 +23,20 @@ import harness
 from bert_jax.config.shipped import shipped
 
 GIB = 2**30
+TOLERANCE = 0.1  # of the bytes that were seen before
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The first phase of a shipped config, and the GPUs it is compiled for."""
+    """The first phase of a shipped config, and the GPUs it is compiled for.
+
+    seen: bytes of one GPU that JAX 0.10.2 took when the table was first made (2026-11); 0: none.
+    """
 
     config: str
     topology: str
     changes: tuple[str, ...] = ()
+    seen: float = 0.0
 
     def __str__(self) -> str:
         return ", ".join((self.config, self.topology, *self.changes))
@@ -48,12 +55,12 @@ def rows_of(count: int, length: int) -> tuple[str, ...]:
 
 NO_DROPOUT = "model.attention_probs_dropout_prob=0.0"
 ROWS = (
-    Row("base", "h100-1", rows_of(128, 128)),
-    Row("base", "h100-1", rows_of(256, 128)),
-    Row("base", "h100-8", rows_of(256, 128)),
-    Row("large", "h100-8", rows_of(256, 128)),
-    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT)),
-    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT, "compute.attention=xla")),
+    Row("base", "h100-1", rows_of(128, 128), 9.2 * GIB),
+    Row("base", "h100-1", rows_of(256, 128), 18.2e9),
+    Row("base", "h100-8", rows_of(256, 128), 2.46e9),
+    Row("large", "h100-8", rows_of(256, 128), 6.1 * GIB),
+    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT), 12.8e9),
+    Row("base", "h100-1", (*rows_of(64, 512), NO_DROPOUT, "compute.attention=xla"), 28.5e9),
     Row("base", "h100-1", rows_of(64, 512)),
 )
 # They start from another model, which is not here, or are for a task.
@@ -71,18 +78,26 @@ def main() -> None:
     with harness.errors_are_one_line():
         harness.find_gpu_compiler()
     print(harness.machine("jax", "jaxlib"), flush=True)
-    print("\n| step | arguments, GiB | temporaries, GiB | in all, GiB | attention |")
-    print("|---|---:|---:|---:|---|", flush=True)
+    print("\n| step | arguments, GiB | temporaries, GiB | in all, GiB | seen before | attention |")
+    print("|---|---:|---:|---:|---:|---|", flush=True)
     rows = [ROWS[int(number) - 1] for number in chosen]
     if options.shipped:
         names = sorted(set(shipped()) - OTHERS)
         rows = [Row(name, "h100-8", ("compute.unroll_layers=1",)) for name in names]
+    if options.layers:
+        rows = [dataclasses.replace(row, seen=0.0) for row in rows]
+    others = []
     for row in rows:
-        print(compiled(row, options.layers), flush=True)
+        line, total = compiled(row, options.layers)
+        print(line, flush=True)
+        if row.seen and abs(total / row.seen - 1) > TOLERANCE:
+            others.append(f"{row}: {total / GIB:.2f} GiB, {row.seen / GIB:.2f} before")
+    if others:
+        harness.fail("; ".join(others))
 
 
-def compiled(row: Row, layers: int) -> str:
-    """Returns the line of a row of the table."""
+def compiled(row: Row, layers: int) -> tuple[str, int]:
+    """Returns the line of a row of the table, and the bytes of one GPU."""
     command = [sys.executable, "-m", "bert_jax", "compile", *row.words(layers), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:  # 1 is also the exit code of a step that does not fit
@@ -93,7 +108,9 @@ def compiled(row: Row, layers: int) -> str:
     sizes = (arguments, memory["activations and temporaries"], memory["total"])
     harness.record(**{str(row): memory})
     figures = " | ".join(f"{size / GIB:.2f}" for size in sizes)
-    return f"| {row} | {figures} | {phase['attention'].partition(',')[0]} |"
+    seen = f"{row.seen / GIB:.2f}" if row.seen else ""
+    line = f"| {row} | {figures} | {seen} | {phase['attention'].partition(',')[0]} |"
+    return line, memory["total"]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The wheels jax-cuda13-plugin and jax-cuda13-pjrt hold it, outside site-packages:
 look for a GPU at every start. A GPU is described by the text form of XLA's GpuTargetConfigProto.
 """
 
+import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bert_jax.errors import UserError
 from bert_jax.hardware.gpus import GpuHosts, GpuModel
+from bert_jax.storage.reader_errors import one_line
 
 if TYPE_CHECKING:
     import jax
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 GPU_COMPILER_VARIABLE = "BERT_JAX_GPU_COMPILER"  # folder with the two packages
 
 _LIBRARY = Path("jax_plugins", "xla_cuda13", "xla_cuda_plugin.so")
+_PACKAGES = ("jax-cuda13-plugin", "jax-cuda13-pjrt")
 _PLATFORM = "cuda"  # of JAX
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # do not acquire a device of this machine
@@ -38,18 +41,60 @@ def prepare() -> None:
     Call it before JAX initializes its backends, and preferably before importing JAX.
 
     Raises:
-        UserError: the compiler is not found, or is of another version than jaxlib.
+        UserError: the compiler is not found, is of another version than jaxlib, or cannot be
+            loaded; nothing is changed.
     """
     where = folder()
+    before = dict(os.environ)
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in _FLAGS]
     os.environ |= _ENVIRONMENT | {"XLA_FLAGS": " ".join([*flags, *_FLAGS])}
-    if str(where) not in sys.path:
-        sys.path.append(str(where))
+    try:
+        _load(where)
+    except UserError:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
+        raise
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)
     _answer_for_cudnn()
+
+
+def _load(where: Path) -> None:
+    """Puts the packages in a folder on the path; UserError if they cannot be loaded."""
+    known = [*sys.path]
+    if str(where) not in known:
+        sys.path.append(str(where))
+    try:
+        _check_sizes(where)
+        ctypes.CDLL(str(where / _LIBRARY))  # JAX would print a traceback, and go on without it
+        cudnn_version()
+    except (OSError, ImportError, AttributeError) as error:
+        sys.path[:] = known
+        raise UserError(
+            f"{GPU_COMPILER_VARIABLE}={where}: cannot be loaded ({one_line(error)}); its files are "
+            f"damaged, or of another system: {_how_to_install()}"
+        ) from None
+
+
+def _check_sizes(where: Path) -> None:
+    """Raises OSError for a file that was cut off: loading it could kill the process."""
+    for package in _PACKAGES:
+        for distribution in importlib.metadata.distributions(name=package, path=[str(where)]):
+            for file in distribution.files or ():
+                found = os.stat(where / file).st_size
+                if file.size not in (None, found):
+                    raise OSError(f"{file} has {found:,} bytes, not {file.size:,}")
+
+
+def _how_to_install() -> str:
+    jaxlib = importlib.metadata.version("jaxlib")
+    return (
+        f"pip install --no-deps --target=DIR jax-cuda13-plugin=={jaxlib} "
+        f"jax-cuda13-pjrt=={jaxlib} and set {GPU_COMPILER_VARIABLE}=DIR"
+    )
 
 
 def folder() -> Path:
@@ -59,16 +104,13 @@ def folder() -> Path:
         UserError: it is not set, has no compiler, or one of another version than jaxlib.
     """
     named, jaxlib = os.environ.get(GPU_COMPILER_VARIABLE, ""), importlib.metadata.version("jaxlib")
-    how = (
-        f"pip install --no-deps --target=DIR jax-cuda13-plugin=={jaxlib} "
-        f"jax-cuda13-pjrt=={jaxlib} and set {GPU_COMPILER_VARIABLE}=DIR"
-    )
+    how = _how_to_install()
     if not named:
         raise UserError(f"the GPU compiler is not installed: {how}")
     where = Path(named).absolute()
     if not (where / _LIBRARY).is_file():
         raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: no {_LIBRARY} there: {how}")
-    found = {_version(where, package) for package in ("jax-cuda13-plugin", "jax-cuda13-pjrt")}
+    found = {_version(where, package) for package in _PACKAGES}
     if found != {jaxlib}:
         versions = ", ".join(sorted(found))
         raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: {versions}, jaxlib is {jaxlib}: {how}")

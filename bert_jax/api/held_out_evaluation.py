@@ -25,11 +25,16 @@ from bert_jax.config.schema import (
 )
 from bert_jax.config.serialization import from_dict
 from bert_jax.convert.sources import read_model, read_run_tokenizer
-from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
+from bert_jax.data_pipeline.analysis.baselines import (
+    bigram_sums,
+    tokens_per_document,
+    unigram_sums,
+)
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.metrics import spread
 from bert_jax.metrics.run_records import is_finite, objectives_in
 from bert_jax.objectives.known_objectives import head_title, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -108,9 +113,7 @@ def evaluate_held_out(
             scalars, _ = measure.evaluate(subject.params, bar)
             rows += _rows(scalars, model, f" ({measure.name})" if len(measures) > 1 else "")
             shown.append(_shown(measure, scalars))
-    whole = len(text.held_out.tokens)
-    for name, value in (("unigram", unigram_loss(text)), ("bigram", bigram_loss(text))):
-        rows.append(Row("loss of all held-out tokens", name, whole, Value(value, None), None))
+    rows += _over_all_tokens(text)
     return Evaluation(
         str(store),
         f"{'; '.join(shown)}; losses in nats",
@@ -170,16 +173,29 @@ def _rows(scalars: Mapping[str, Any], model: str, form: str) -> list[Row]:
     for name in objectives_in(scalars):
         n = int(scalars[f"{name}/count"])
         trivial = "constant" if f"{name}/source_accuracy" in scalars else "unigram"
-        for what, least, most in (("loss", 0.0, float("inf")), ("accuracy", 0.0, 1.0)):
-            if (value := scalars.get(f"{name}/{what}")) is None:
-                continue
-            margin, interval = scalars.get(f"{name}/{what}_margin"), None
-            if is_finite(margin) and margin:  # 0 where all documents are alike, which is no width
-                interval = Interval(max(value - margin, least), min(value + margin, most))
+        for what, most in (("loss", math.inf), ("accuracy", 1.0)):
             measure = f"{name.upper()} {what}{form}"
-            rows.append(Row(measure, model, n, Value(value, interval), None))
-            if (baseline := scalars.get(f"{name}/baseline_{what}")) is not None:
-                rows.append(Row(measure, trivial, n, Value(baseline, None), None))
+            for of, key in ((model, f"{name}/{what}"), (trivial, f"{name}/baseline_{what}")):
+                if (value := scalars.get(key)) is not None:
+                    found = _with_interval(value, scalars.get(f"{key}_margin"), most)
+                    rows.append(Row(measure, of, n, found, None))
+    return rows
+
+
+def _with_interval(value: float, margin: float | None, most: float = math.inf) -> Value:
+    """Returns a value between 0 and `most` with its interval; without one of few documents."""
+    if not is_finite(margin) or not margin:  # 0 where all documents are alike, which is no width
+        return Value(value, None)
+    return Value(value, Interval(max(value - margin, 0.0), min(value + margin, most)))
+
+
+def _over_all_tokens(text: TokenStore) -> list[Row]:
+    """Returns the losses of the baselines that know no example."""
+    sizes, rows = tokens_per_document(text.held_out), list[Row]()
+    for name, sums in (("unigram", unigram_sums(text)), ("bigram", bigram_sums(text))):
+        n = int(sizes.sum())
+        found = _with_interval(float(sums.sum()) / n, spread.margin(sums, sizes))
+        rows.append(Row("loss of all held-out tokens", name, n, found, None))
     return rows
 
 

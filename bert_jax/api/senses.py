@@ -24,6 +24,7 @@ _HEADER: Final = "index"  # the first field of a first line that names the colum
 _COLUMNS: Final = "INDEX<TAB>SENTENCE<TAB>LABEL, or without LABEL"
 _GROUPS: Final = ("one group", "the other")
 _BLOCK: Final = 128  # sentences whose states of all layers are held at a time
+_DIGITS: Final = 9  # of an index
 _WORD: Final = re.compile(r"\S+")
 
 
@@ -93,7 +94,7 @@ def read_occurrences(path: Path, labels: Path | None = None) -> list[Occurrence]
         if not 2 <= len(fields) <= 3:
             wrong_row(path, row, f"{count(len(fields), 'column')}; each line is {_COLUMNS}")
         number, sentence, label = fields[0].strip(), fields[1], fields[2:]
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > _DIGITS:
             wrong_row(path, row, f"{number[:60]!r} is not the index of a word; give {_COLUMNS}")
         words = list(_WORD.finditer(sentence))
         if int(number) >= len(words):

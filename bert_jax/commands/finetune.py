@@ -67,7 +67,10 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
     define_input(values, "model", model, locate=model_paths)
-    source = "input in the task's format: .tsv, .csv, .jsonl, CoNLL, SQuAD, or the task's folder"
+    source = (
+        "input in the task's format: .tsv, .csv, .jsonl, CoNLL, SQuAD, the task's folder, or a "
+        "dataset on the hub, hf:OWNER/NAME:SPLIT"
+    )
     define_input(values, "input", source)
     out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
     define_output(values, "out", out, predictions)

@@ -155,7 +155,7 @@ def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
     task, required = config.task, {_STORE: config.data.store}
     others = {"config.init": config.init}
     if is_task:
-        required = {"config.task.data": task.data}
+        required = {} if is_hub(task.data) else {"config.task.data": task.data}
         others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
         others |= {"config.task.teacher": task.teacher}
     others = {key: path for key, path in others.items() if path and not is_hub(path)}

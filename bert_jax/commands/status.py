@@ -7,6 +7,7 @@ from absl import flags
 from bert_jax.commands.command import Command, UsageError, need
 from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_input, define_output
+from bert_jax.errors import UserError
 
 
 def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -27,6 +28,7 @@ def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     folders = values.workdir
+    _check_different(folders)
     if values["every"].present and not values.watch:
         raise UsageError("--every has no effect without --watch")
     from bert_jax.reporting import status, status_text, watch
@@ -53,6 +55,17 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
         watch.again_and_again(show, values.every)
     else:
         show()
+
+
+def _check_different(folders: Sequence[str]) -> None:
+    """Raises UserError if two names are of one folder, whose curves would cover each other."""
+    from bert_jax.storage.remote import absolute
+
+    seen = dict[str, str]()
+    for folder in folders:
+        other = seen.setdefault(str(absolute(folder)), folder)
+        if other is not folder:
+            raise UserError(f"--workdir={folder}: the same as --workdir={other}; give it once")
 
 
 COMMANDS = {

@@ -29,7 +29,8 @@ class TaskConfig:
     # "question_answering", "multiple_choice", "sentence_pairs", "store_pairs", "scored_pairs",
     # "labeled_pairs" or "denoising".
     name: str = ""
-    # The folder of its files, or a file: a table, CoNLL's or SQuAD's; or a token store.
+    # The folder of its files, or a file: a table, CoNLL's or SQuAD's; or a token store. In place of
+    # a table, a split of a dataset on the Hugging Face hub, hf:OWNER/NAME.
     data: str = field(default="", metadata=FREE)
     # Such a file for evaluation; "" = dev in the folder, or a tenth of the file.
     held_out: str = field(default="", metadata=FREE)

@@ -12,6 +12,7 @@ from bert_jax.convert.weight_files import (
     SETTINGS_FILES,
 )
 from bert_jax.data_pipeline.folders.table import NO_EFFECT
+from bert_jax.errors import UserError
 from bert_jax.storage import hub
 
 # The weights of a layer after the encoder, which older releases of sentence-transformers write.
@@ -27,7 +28,8 @@ _LEFT_OUT = [
 
 
 def download(source: str, *, weights: bool = True) -> Path:
-    """Returns the local folder of a model, whose name is the commit; errors as `hub.fetch`.
+    """Returns the local folder of a model, whose name is the commit; errors as `hub.fetch`, and if
+    none of its files are there.
 
     Args:
         source: `hf:OWNER/NAME[@REVISION]`.
@@ -36,13 +38,21 @@ def download(source: str, *, weights: bool = True) -> Path:
     name = hub.parse_model(source)
     settings = [*SETTINGS_FILES, *_below_parts(SETTINGS_FILES)]
     if not weights:
-        return hub.fetch(name, settings, _LEFT_OUT)
+        return _with_files(name, hub.fetch(name, settings, _LEFT_OUT))
     safetensors = [*SAFETENSORS_FILES, *_below_parts(SAFETENSORS_FILES), _LAYERS]
     folder = hub.fetch(name, [*settings, *safetensors], _LEFT_OUT)
     encoder = SAFETENSORS_FILES[0]
     if any(path for place in ("", "0_*/") for path in folder.glob(place + encoder)):
         return folder
-    return hub.fetch(name, [*settings, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)], _LEFT_OUT)
+    files = [*settings, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)]
+    return _with_files(name, hub.fetch(name, files, _LEFT_OUT))
+
+
+def _with_files(name: hub.HubName, folder: Path) -> Path:
+    """Returns the folder; UserError if the repository has none of the files."""
+    if not folder.is_dir():
+        raise UserError(f"{name}: no files of a model are there; give another name")
+    return folder
 
 
 def _below_parts(patterns: Iterable[str]) -> list[str]:

@@ -42,7 +42,8 @@ def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port" into host and port, UserError if invalid; an IPv6 host is in brackets."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    is_port = port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536
+    if not host or not is_port:
         raise UserError(f"coordinator {address!r}: give HOST:PORT, of the machine of process 0")
     return host, int(port)
 

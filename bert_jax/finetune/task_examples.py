@@ -26,7 +26,7 @@ from bert_jax.objectives import total as objectives
 from bert_jax.objectives.known_objectives import OBJECTIVES, learned_by
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress
-from bert_jax.training import per_example
+from bert_jax.training import hub_names, per_example
 from bert_jax.training import step as step_module
 from bert_jax.training.per_example import PerExample
 from bert_jax.workdir import description
@@ -69,6 +69,7 @@ def write_task_examples(
         )
     (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
     meta = read_own_meta(run, chosen, known)
+    hub_names.use_recorded(folder)
     data = open_task(config, run)
     found = _evaluate(config, data, read_params(run, meta, weights))
     name = f"task/{config.task.name}"

@@ -152,7 +152,7 @@ class GpuHosts:
 def known(name: str) -> bool:
     """Returns whether a name, with or without numbers around it, means a GPU, a dropped one too."""
     kind = _words(name)[1]
-    return kind in MODELS or kind in ALIASES or kind in _DROPPED
+    return kind in MODELS or kind in ALIASES or bool(_dropped(kind))
 
 
 def find(name: str) -> GpuHosts:
@@ -162,10 +162,10 @@ def find(name: str) -> GpuHosts:
         ValueError: there is no such GPU or no such host; says the nearest, or why.
     """
     hosts, kind, size = _words(name)
-    if kind in _DROPPED:
+    if old := _dropped(kind):
         raise ValueError(
             f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
-            f"{kind.upper()} (compute capability {_DROPPED[kind]}); the oldest here is a100-40g"
+            f"{old.upper()} (compute capability {_DROPPED[old]}); the oldest here is a100-40g"
         )
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
@@ -186,6 +186,11 @@ def find(name: str) -> GpuHosts:
         more = f"; several hosts are 2x{model.name}-{model.sizes[-1]}" if not larger else ""
         raise ValueError(f"{name} does not exist; nearest: {both}{more}")
     return GpuHosts(model, int(size), hosts)
+
+
+def _dropped(kind: str) -> str:
+    """Returns the GPU without support that a name means, such as v100-sxm2-32gb; "" if none."""
+    return next((old for old in _DROPPED if re.fullmatch(rf"(tesla-)?{old}s?(-.*)?", kind)), "")
 
 
 def _words(name: str) -> tuple[int, str, str]:

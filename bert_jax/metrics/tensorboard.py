@@ -45,6 +45,10 @@ _BY_LAST_PART: Final = {
     "loss_margin": "Half the width of the loss's 95 % interval, by the choice of documents.",
     "accuracy_margin": "Half the width of the accuracy's 95 % interval, by the choice of "
     "documents.",
+    "baseline_loss_margin": "Half the width of the baseline's 95 % interval, by the choice of "
+    "documents.",
+    "baseline_accuracy_margin": "Half the width of the baseline's 95 % interval, by the choice of "
+    "documents.",
     "count": "Number of predictions that the means are of.",
     "documents": "Number of documents that the means are of.",
     "padding": "Share of the positions in the rows that hold no token.",

@@ -43,6 +43,18 @@ def class_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str
     }
 
 
+def constant_rows(labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns loss and right answers, [N] each, of the best constant prediction for all rows.
+
+    Args:
+        labels: how often each label occurs in each row [N, C].
+    """
+    labels = np.asarray(labels, np.float64)
+    total = labels.sum(0)
+    logs = np.log(np.maximum(total, 1) / max(total.sum(), 1))  # a label that is nowhere counts not
+    return {"loss": -labels @ logs, "correct": labels[:, total.argmax()]}
+
+
 def entropy(counts: np.ndarray) -> float:
     """Returns -sum n log(n / total) in nats: the summed loss of the best constant prediction."""
     seen = counts[counts > 0]

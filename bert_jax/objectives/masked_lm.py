@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import zeros
 
 from bert_jax.config.schema import ModelConfig, PhaseConfig
@@ -81,6 +82,12 @@ def token_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str
     }
 
 
+def token_baseline_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns loss and right answers of the unigram baseline, [N] each."""
+    named = {what: f"baseline_{what}" for what in ("loss", "correct")}
+    return {what: rows[key] for what, key in named.items() if key in rows}
+
+
 def _sums(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
     return token_sums(logits_BxPxV, batch["masked_labels"], batch["masked_weights"], corpus)
 
@@ -100,6 +107,7 @@ MASKED_LM = Objective(
     logits=_logits,
     sums=_sums,
     baselines=token_baselines,
+    baseline_rows=token_baseline_rows,
     flops=_flops,
     tensors=(
         Tensor("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import DataConfig, ModelConfig, PhaseConfig
@@ -107,6 +108,9 @@ class Objective:
     # Of a task: how many logits its head has, if not one for each label; how many labels it needs.
     outputs: int | None = None
     labels: int | None = None
+    # sums of each row [N, …] -> those of the trivial prediction that `baselines` takes from all of
+    # them: "loss" and, if there are right answers, "correct", [N] each; {}: not known of each row
+    baseline_rows: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] = lambda rows: {}
     soft: SoftLoss | None = None  # of a task: the loss against what a teacher predicts
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     # Whether, in a model of this `ModelConfig`, a loss compares what `logits` returns for all rows

@@ -15,7 +15,7 @@ from jax.nn.initializers import glorot_uniform
 from bert_jax.config.schema import ModelConfig, PhaseConfig
 from bert_jax.model.heads import class_logits
 from bert_jax.model.layers import Dense, Keys, activation
-from bert_jax.objectives.class_labels import binary_loss, class_baselines
+from bert_jax.objectives.class_labels import binary_loss, class_baselines, constant_rows
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor, has_bias
 from bert_jax.objectives.positions import real_tokens
@@ -146,6 +146,7 @@ REPLACED_TOKENS = Objective(
     logits=_logits,
     sums=_sums,
     baselines=_baselines,
+    baseline_rows=lambda rows: constant_rows(rows["labels"]),
     flops=_flops,
     task="which tokens were replaced",
     denominator=lambda count: count + 1e-6,  # as published

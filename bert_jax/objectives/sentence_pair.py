@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.config.schema import ModelConfig, PhaseConfig
 from bert_jax.model.heads import class_logits
 from bert_jax.model.layers import Dense, Keys
-from bert_jax.objectives.class_labels import entropy
+from bert_jax.objectives.class_labels import constant_rows, entropy
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor
 from bert_jax.ops.cross_entropy import log_loss
@@ -32,6 +32,7 @@ def sentence_pair(name: str, title: str, *, task: str, head_title: str, card: st
         logits=_logits,
         sums=pair_sums,
         baselines=_baselines,
+        baseline_rows=lambda rows: constant_rows(rows["source_labels"].sum(1)),
         flops=_flops,
         needs_pooler=lambda config: True,
         tensors=(

@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.masking.masking_settings import SPAN_TARGETS
 from bert_jax.model.heads import Transform, word_logits
 from bert_jax.model.layers import Keys, param
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.masked_lm import token_baselines, token_sums
+from bert_jax.objectives.masked_lm import token_baseline_rows, token_baselines, token_sums
 from bert_jax.objectives.objective import Objective, States, Tensor, has_bias, has_norm_bias
 from bert_jax.parallel.global_batch import Batch
 
@@ -77,6 +77,7 @@ SPAN_BOUNDARY = Objective(
     logits=_logits,
     sums=_sums,
     baselines=token_baselines,
+    baseline_rows=token_baseline_rows,
     flops=_flops,
     task="which tokens were masked in a span, given only the two tokens next to it",
     # count + 1 as published: spanbert_loss.py:61-66 of SpanBERT.

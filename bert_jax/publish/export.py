@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import safetensors
@@ -214,46 +214,55 @@ def run_export(
     run = Workdir.open(workdir)
     check_inputs(out, EXPORT, inputs_of_model(workdir))  # before anything of the run is read
     check_output(out, EXPORTS if all_steps or has_generator(run) else EXPORT)
+    options = _Options(form, optimizer_state, weights, repository)
     if not all_steps:
-        _export_step(run, out, step, form, optimizer_state, weights, repository)
+        _export_step(run, out, step, options)
         return
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
-        place = Path(out) / f"step-{step}"
-        _export_step(run, place, step, form, optimizer_state, weights, repository)
+        _export_step(run, Path(out) / f"step-{step}", step, options)
 
 
-def _export_step(
-    run: Workdir,
-    out: Path | str,
-    step: int | None,
-    form: WeightFormat,
-    with_optimizer: bool,
-    weights: Weights,
-    repository: str,
-) -> None:
+class _Options(NamedTuple):
+    """What `run_export` exports of each checkpoint, and how, see there."""
+
+    form: WeightFormat
+    optimizer_state: bool
+    weights: Weights
+    repository: str
+
+
+class _Checkpoint(NamedTuple):
+    """A checkpoint that is exported."""
+
+    run: Workdir
+    meta: Mapping[str, Any]
+    options: _Options
+
+
+def _export_step(run: Workdir, out: Path | str, step: int | None, options: _Options) -> None:
     pair = has_generator(run)
     check_output(out, EXPORTS if pair else EXPORT)  # fail before reading a large checkpoint
-    params, meta = checkpoint.load_params(run, step, weights)
-    if with_optimizer and pair:
+    params, meta = checkpoint.load_params(run, step, options.weights)
+    if options.optimizer_state and pair:
         raise UserError(
             f"{run}: the moments are those of two networks, which an export has apart; leave out "
             "--optimizer_state, and continue from the run itself"
         )
-    card = dataclasses.replace(read_card(run, meta, weights), repository=repository)
-    model = model_of(meta)
+    card = read_card(run, meta, options.weights)
+    card = dataclasses.replace(card, repository=options.repository)
+    model, read = model_of(meta), _Checkpoint(run, meta, options)
     if not pair:
-        _export_model(run, out, params, model, meta, card, form, with_optimizer, weights)
+        _export_model(read, out, params, model, card)
         return
     small = generator_of(model)
     both = (DISCRIMINATOR, params, model), (GENERATOR, generator_params(params), small)
     for name, tree, architecture in both:
         own = {part: below for part, below in tree.items() if part != GENERATOR}
         of_one = dataclasses.replace(card, objectives=with_heads(own))
-        place = Path(out) / name
-        _export_model(run, place, own, architecture, meta, of_one, form, False, weights)
+        _export_model(read, Path(out) / name, own, architecture, of_one)
 
 
 def has_generator(run: Workdir) -> bool:
@@ -263,20 +272,18 @@ def has_generator(run: Workdir) -> bool:
 
 
 def _export_model(
-    run: Workdir,
+    read: _Checkpoint,
     out: Path | str,
     params: Mapping[str, Any],
     model_config: ModelConfig,
-    meta: Mapping[str, Any],
     card: Card,
-    form: WeightFormat,
-    with_optimizer: bool,
-    weights: Weights,
 ) -> None:
     """Exports a model of a checkpoint; of one that makes vectors of texts, a sentence encoder."""
+    run, meta, options = read
     config = config_of(meta)
-    sentence = encoder_of_run(config)
-    optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
+    sentence, optimizer = encoder_of_run(config), None
+    if options.optimizer_state:
+        optimizer = of_checkpoint(run, meta["step"], padding=False)
     if sentence and isinstance(model_config, TaskModelConfig):  # its heads are for training alone
         model_config = without_head(model_config)
         for head in sorted(names.groups_in(params) & all_heads()):
@@ -293,13 +300,13 @@ def _export_model(
     tokenizer = read_run_tokenizer(run, meta)
     origin = meta.get("init_origin")
     export(
-        params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer,
+        params, model_config, tokenizer, out, card=card, form=options.form, optimizer=optimizer,
         source={ORIGIN: origin} if origin else {}, sentence=sentence,
     )  # fmt: skip
     if not sentence and _is_sentence_encoder(config.init):
         what = "what makes a sentence encoder of"
         print(f"not carried over: {what} {config.init} (pool, layers after it)")
-    averaged = ", its averaged weights," * (weights == "ema")
+    averaged = ", its averaged weights," * (options.weights == "ema")
     print(f"step {meta['step']:,} of {run}{averaged} exported to {out}")
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MAIN: Final = "main"
 _ATTRIBUTES: Final = ".gitattributes"  # in every repository from the start
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][\w.-]*")
-_TOKEN: Final = re.compile("[!-~]+")
-_LOGIN: Final = "run `hf auth login` or set HF_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,8 @@ def check_target(target: Target) -> None:
     from huggingface_hub.utils import validate_repo_id
 
     where = f"--push={target.repository}"
+    if hub.is_hub(target.repository):
+        raise UserError(f"{where}: give OWNER/NAME, without {hub.PREFIX}")
     try:
         validate_repo_id(target.repository)
     except errors.HFValidationError as error:
@@ -65,11 +65,9 @@ def check_target(target: Target) -> None:
         raise UserError(f"{where}: give OWNER/NAME, such as me/{target.repository}")
     if not _BRANCH.fullmatch(target.branch):
         raise UserError(f"--revision={target.branch}: not the name of a branch; give chck_10M")
-    token = get_token()
-    if not token:
-        raise UserError(f"{where}: no token; {_LOGIN}, with one that may write there")
-    if not _TOKEN.fullmatch(token):  # the transport would name the header, and the token in it
-        raise UserError(f"{where}: the token has characters that no token has; {_LOGIN}")
+    if not get_token():
+        raise UserError(f"{where}: no token; {hub.LOGIN}, with one that may write there")
+    hub.check_token(where)
 
 
 def push(folder: Path | str, target: Target) -> None:
@@ -190,7 +188,7 @@ def _reason(error: BaseException, token: str) -> str:
         return hub.line(chain[-1]).replace(token, "…")
     status = hub.status_of(refusal)
     if status == 401:
-        return f"the token is not valid; {_LOGIN}"
+        return f"the token is not valid; {hub.LOGIN}"
     said = " ".join((getattr(refusal, "server_message", None) or hub.line(refusal)).split())[:200]
     hint = "; check the owner, and that the token may write there" * (status in (403, 404))
     return f"{status}: {said}".replace(token, "…") + hint

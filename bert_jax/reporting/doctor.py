@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
-import json
 import os
 import shutil
 import sys
@@ -29,6 +28,7 @@ from bert_jax.launch.sky.backend import check_sky
 from bert_jax.launch.slurm.backend import check_sbatch
 from bert_jax.launch.tpu.checks import check_gcloud, check_login
 from bert_jax.runtime import compile_cache
+from bert_jax.storage import json_record
 from bert_jax.storage.cache_dir import check_room
 from bert_jax.storage.remote import is_remote
 
@@ -109,11 +109,21 @@ def examine(table: Sequence[Row]) -> Iterator[Finding]:
     _ask.cache_clear()
     with programs.answering_within(_START):
         for row in table:
-            holds, line = outcome(row.check)
+            holds, line = _outcome(row.check)
             state = OK if holds else NOTE if row.needed_for else FAILED
             if state == NOTE:
                 line = f"{line}; needed for {row.needed_for}"
             yield Finding(row.check.name, state, " ".join(line.split()))
+
+
+def _outcome(check: Check) -> tuple[bool, str]:
+    """Returns what `outcome` does; what no check foresaw on a machine ends none of the others."""
+    try:
+        return outcome(check)
+    except Exception as error:
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        return False, f"cannot be checked ({where}{reason}); repair that, or report it"
 
 
 def _tool(name: str, probe: Callable[[], str]) -> Check:
@@ -185,7 +195,10 @@ def _driver() -> str:
         return "nvidia-smi lists no GPU"
     version = gpus[0][-1]
     for cuda, least in _DRIVERS.items():
-        if _installed(f"jax-{cuda}-plugin") and int(version.partition(".")[0]) < least:
+        if not (number := version.partition(".")[0]).isdecimal():
+            line = f"nvidia-smi answers {version[:60]!r}, no version"
+            raise CheckFailedError(line, "install NVIDIA's driver, or restart it")
+        if _installed(f"jax-{cuda}-plugin") and int(number) < least:
             line = f"{version} is too old for jax-{cuda}-plugin"
             raise CheckFailedError(line, f"install a driver from {least} on")
     return f"{version}, {len(gpus)} of {gpus[0][0]}"
@@ -209,8 +222,10 @@ def _cuda() -> str:
 def _ask() -> dict[str, Any]:
     """Returns what JAX finds; UserError if it does not answer."""
     printed = programs.call([sys.executable, "-c", _ASK])
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
+    try:
+        return json_record.parse_object("".join(printed.splitlines()[-1:]))
+    except ValueError:
+        raise UserError(f"no answer, but {printed[-60:]!r}") from None
 
 
 def _devices() -> str:

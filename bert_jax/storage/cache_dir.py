@@ -30,9 +30,12 @@ def cache_dir() -> Path:
 
 
 def check_room() -> str:
-    """Returns a line on the disk of the caches; UserError if it is nearly full."""
+    """Returns a line on the disk of the caches; UserError if it is nearly full, or a file is where
+    the folder would be."""
     folder = cache_dir()
     disk = next(path for path in (folder, *folder.parents) if path.exists())
+    if not disk.is_dir():
+        raise UserError(f"{disk}: a file; set BERT_JAX_CACHE to a folder")
     free = shutil.disk_usage(disk).free
     if free < _NEEDED:
         raise UserError(

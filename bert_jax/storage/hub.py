@@ -8,6 +8,7 @@ In a process a name means one commit, that which it meant when it was first aske
 token store record it (`recorded`), and what resumes or builds them again takes the same (`use`).
 """
 
+import errno
 import logging
 import os
 import re
@@ -30,10 +31,17 @@ _NAME: Final = re.compile(
     rf"{PREFIX}(?P<repository>[^/:@]+(?:/[^/:@]+)?)(?:/(?P<config>[^:@]+))?"
     r"(?::(?P<split>[^/:@]+))?(?:@(?P<revision>\S+))?"
 )
+_TOKEN: Final = re.compile("[!-~]+")
+LOGIN: Final = "run `hf auth login` or set HF_TOKEN"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@.*)?")  # a key, see `HubName.key`
 # Packages whose exceptions say that the hub was not reached, by the releases of the client.
 _NETWORK: Final = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "hf_xet")
+_MORE: Final = "For more information check:"  # what HTTP's statuses mean
+# Errors of the disk of the client's cache.
+_OF_CACHE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+)
 _commits: dict[str, str] = {}  # key of a name -> what it means in this process
 
 
@@ -187,6 +195,7 @@ def hub_errors(name: HubName) -> Iterator[None]:
     where there is no terminal."""
     from huggingface_hub import errors
 
+    check_token(str(name))
     bars_on_terminals()
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -214,6 +223,24 @@ def hub_errors(name: HubName) -> Iterator[None]:
         log.setLevel(level)
 
 
+@contextmanager
+def naming(name: str, folder: Path) -> Iterator[None]:
+    """Messages about files in a folder of the client's cache name them as on the hub."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(str(folder), name)) from None
+
+
+def check_token(where: str) -> None:
+    """Raises UserError, which begins with `where`, for a token that no header can have: the
+    transport would fail with a message that has the token in it."""
+    from huggingface_hub import get_token
+
+    if (token := get_token()) and not _TOKEN.fullmatch(token):
+        raise UserError(f"{where}: the token has characters that no token has; {LOGIN}")
+
+
 def bars_on_terminals() -> None:
     """Leaves out the client's bars where there is no terminal, unless the user has set them."""
     from huggingface_hub import constants, utils
@@ -229,13 +256,21 @@ def status_of(error: BaseException) -> int | None:
 
 def _explained(error: BaseException) -> str:
     """Returns what went wrong between the client and the hub, and what to do."""
-    from huggingface_hub import errors
+    from huggingface_hub import errors, get_token
 
     of_cache = isinstance(error, errors.LocalEntryNotFoundError)
     cause = error.__cause__ if of_cache and error.__cause__ else error
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return "is not in the cache, and HF_HUB_OFFLINE is set; unset it to download it"
+    if isinstance(cause, OSError) and cause.errno in _OF_CACHE:
+        where = f"{cause.filename}: " if cause.filename else ""
+        return (
+            f"cannot be stored ({where}{cause.strerror}); free space in the client's cache, or set "
+            "HF_HOME to another folder"
+        )
     status = status_of(cause)
+    if status == 401 and not get_token():
+        return f"the hub asks for a token (401); {LOGIN}"
     if status == 401:
         return "the hub refuses the token (401); set HF_TOKEN to a valid one, or sign in again"
     if status == 403:
@@ -260,4 +295,5 @@ def _is_unreachable(error: BaseException) -> bool:
 
 def line(error: BaseException) -> str:
     """Returns the message of an error of the client on one line, without secrets."""
-    return without_secrets(str(error))[:200] or type(error).__name__
+    text = without_secrets(str(error)).partition(_MORE)[0]
+    return text.strip()[:200] or type(error).__name__

@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax.errors import StorageError, UserError
 from bert_jax.storage import atomic
 from bert_jax.storage.read_files import size_of
-from bert_jax.storage.remote import is_remote, open_path, reason, storage_errors
+from bert_jax.storage.remote import HUB, is_remote, open_path, reason, storage_errors
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ def check_output(
         offline: read nothing in a bucket.
     """
     text = os.fspath(path)
+    if text.startswith(HUB):
+        raise UserError(
+            f"{text}: nothing is written there; write to a folder, and push it with `bert-jax "
+            "convert push`"
+        )
     if is_remote(text) and not kind.in_buckets:
         raise UserError(f"{text}: write to a local path, then copy it to the bucket")
     with storage_errors(text, "cannot be accessed"):

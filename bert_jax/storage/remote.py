@@ -38,6 +38,10 @@ _TRANSIENT: Final = re.compile(
 _DENIED: Final = re.compile(
     r"\b(PERMISSION_DENIED|UNAUTHENTICATED): |http_response_code='(?!404|412|416)"
 )
+# The address of a repository in a browser.
+_ON_HUB: Final = re.compile(
+    r"https?://(?:www\.)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)"
+)
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
 # Failures of the disk itself, which do not depend on its content.
@@ -126,7 +130,10 @@ def _prepare(path: str) -> None:
 
 def _unknown_protocol(path: str) -> UserError:
     protocol = path.partition("://")[0]
-    return UserError(f"{path}: unknown protocol {protocol}://; use gs://… or a local path")
+    remedy = "use gs://… or a local path"
+    if match := _ON_HUB.match(path):
+        remedy = f"on the Hugging Face hub it is {HUB}{match[1]}"
+    return UserError(f"{path}: unknown protocol {protocol}://; {remedy}")
 
 
 def is_storage_error(error: BaseException) -> bool:

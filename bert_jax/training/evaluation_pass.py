@@ -26,6 +26,7 @@ from bert_jax.metrics.neighbor_attention import neighbor_metrics
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training.batches import held_out_config, phase_batches
@@ -179,14 +180,17 @@ class HeldOut(EvaluationPass):
         """Returns the values of the examples, from what `_gathered` returns."""
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self.rows], batches)
         own = {name: of for name, of in rows.items() if name != "tokens"}
+        known = {name: of for name, of in own.items() if name in OBJECTIVES}
+        trivial = {name: OBJECTIVES[name].baseline_rows(of) for name, of in known.items()}
         examples = self._batches.evaluation_examples(self.rows)
         ends = np.cumsum(tokens_per_document(self._split))
         documents = np.searchsorted(ends, examples.first_token, "right")
-        return PerExample.of_rows(examples.number, documents, examples.source, own)
+        return PerExample.of_rows(examples.number, documents, examples.source, own, trivial)
 
     def _means(self, values: PerExample) -> dict[str, float]:
         """Returns what the means of each objective are of, predictions and documents, with half the
-        width of their 95 % intervals; of several sources, the means of each, too."""
+        width of their 95 % intervals and of their baselines'; of several sources, the means of
+        each, too."""
         kept, documents = np.unique(values.document, return_inverse=True)
         scalars = {"documents": float(len(kept))}
         for name, own in values.sums.items():
@@ -198,6 +202,9 @@ class HeldOut(EvaluationPass):
                     continue
                 _, margin = _mean(own[key], count, documents)
                 scalars[f"{name}/{what}_margin"] = margin
+                if (trivial := values.baselines.get(name, {}).get(key)) is not None:
+                    _, margin = _mean(trivial, count, documents)
+                    scalars[f"{name}/baseline_{what}_margin"] = margin
                 for source in sources if len(sources) > 1 else ():
                     of = values.source == source
                     mean, margin = _mean(own[key][of], count[of], documents[of])

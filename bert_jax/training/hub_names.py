@@ -1,8 +1,8 @@
-"""The models on the Hugging Face hub that a configuration names: all processes of a job, and a run
-that resumes, take the same commits."""
+"""The models and datasets on the Hugging Face hub that a configuration names: all processes of a
+job, and a run that resumes, take the same commits."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -10,21 +10,25 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.data_pipeline.sources import hub_dataset
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.errors import UserError
 from bert_jax.storage import hub
-from bert_jax.storage.hub import HubName
 from bert_jax.training import claim
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
-_KEYS: Final = ("init", "teacher", "task.teacher", "task.tokenizer")
+_MODELS: Final = ("init", "teacher", "task.teacher", "task.tokenizer")
+_DATASETS: Final = ("task.data", "task.held_out")
 
 
 def commits_of(config: Config) -> dict[str, str]:
-    """Returns the commits of the models that a configuration names, for the description of its run;
-    errors as `hub.fetch`."""
-    return hub.recorded(_names(config))
+    """Returns the commits of what a configuration names, for the description of its run; errors as
+    `hub.fetch`, and of a dataset as `hub_dataset.find`."""
+    found = hub.recorded(hub.parse_model(name) for name in _named(config, _MODELS))
+    for name in _named(config, _DATASETS):
+        found |= hub_dataset.commits_of(name)
+    return found
 
 
 def agree(config: Config, workdir: Workdir, peers: ProcessGroup | None = None) -> None:
@@ -35,9 +39,9 @@ def agree(config: Config, workdir: Workdir, peers: ProcessGroup | None = None) -
         peers: None for a single process.
 
     Raises:
-        UserError: as `hub.fetch`, or the workdir is that of something else.
+        UserError: as `commits_of`, or the workdir is that of something else.
     """
-    if not any(_names(config)):
+    if not any(_named(config, (*_MODELS, *_DATASETS))):
         return
     recorded, _ = claim.recorded_run(workdir, config)
     hub.use((recorded or {}).get("hub", {}))
@@ -56,9 +60,7 @@ def use_recorded(workdir: epath.PathLike) -> None:
             hub.use(description.read_description(run).get("hub", {}))
 
 
-def _names(config: Config) -> Iterator[HubName]:
-    """Yields the names, parsed; UserError for one that is none."""
+def _named(config: Config, keys: Iterable[str]) -> Iterator[str]:
+    """Yields the values of keys that name a repository."""
     values = flatten(to_dict(config))
-    for key in _KEYS:
-        if hub.is_hub(value := values.get(key, "")):
-            yield hub.parse_model(value)
+    yield from (name for key in keys if hub.is_hub(name := values.get(key, "")))

@@ -16,6 +16,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +53,8 @@ class PerExample:
     document: np.ndarray  # int64 [N]
     source: np.ndarray  # uint16 [N]
     sums: Mapping[str, Mapping[str, np.ndarray]]  # objective -> loss, count, correct: float32 [N]
+    # Objective -> loss, correct: [N], of its trivial prediction; not in the file.
+    baselines: Mapping[str, Mapping[str, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_rows(
@@ -60,19 +63,25 @@ class PerExample:
         document: np.ndarray,
         source: np.ndarray,
         rows: Mapping[str, Mapping[str, np.ndarray]],
+        baselines: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
     ) -> "PerExample":
         """Returns the values of rows in any order.
 
         Args:
             number: of the example of each row, in the order of the text.
             rows: objective -> name -> sums of each row [N, …], of which these are taken.
+            baselines: objective -> name -> those of its trivial prediction.
         """
         order = np.argsort(number, kind="stable")
         sums = {
             objective: {name: own[name][order] for name in _SUMS if name in own}
             for objective, own in rows.items()
         }
-        return cls(document[order], source[order], sums)
+        trivial = {
+            objective: {name: values[order] for name, values in own.items()}
+            for objective, own in baselines.items()
+        }
+        return cls(document[order], source[order], sums, trivial)
 
     def arrays(self, form: str) -> dict[str, np.ndarray]:
         """Returns the arrays by their names in the file."""

@@ -124,7 +124,7 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
     spec = SourceSpec(name, path_of(path), **fields)
     check_language(spec.language)
     if not path:
-        raise UserError(f"--source={text}: missing path; write {name}:/path/to/text")
+        raise UserError(f"--source={text}: missing path; write {name}:{kind.form}")
     return spec
 
 

@@ -5,14 +5,14 @@ refs/convert/parquet, which the hub writes. A script that a dataset has is never
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from bert_jax.data_pipeline.sources import parquet
 from bert_jax.data_pipeline.sources.arrow_batches import check_arrow
-from bert_jax.data_pipeline.sources.document import SourceSpec
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.errors import UserError, first_few, nearest_name
@@ -39,15 +39,57 @@ def find(spec: SourceSpec) -> Found:
         UserError: as `hub.fetch`; the dataset has no Parquet files, no such configuration or split,
             or only the first part of it.
     """
-    check_arrow("datasets on the hub")
     name = hub.parse_dataset(str(spec.path))
+    paths, folder, at = _download(name, allow_partial=spec.allow_partial)
+    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
+    """Yields the documents of a range, as `parquet.read`; messages name the dataset."""
+    with hub.naming(str(spec.path), _folder_of(part.path)):
+        yield from parquet.read(spec, part)
+
+
+def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
+    """Yields the ranges of a file, as `parquet.ranges`; messages name the dataset."""
+    with hub.naming(str(spec.path), _folder_of(path)):
+        yield from parquet.ranges(spec, path)
+
+
+def _folder_of(file: Path) -> Path:
+    """Returns the folder in the client's cache that has the repository of a file."""
+    return next((one for one in file.parents if one.parent.name == "snapshots"), file.parent)
+
+
+def download(name: str) -> tuple[list[Path], Path]:
+    """Returns the Parquet files of a split in the client's cache, and the folder that has the
+    repository; UserError as `find`."""
+    paths, folder, _ = _download(hub.parse_dataset(name))
+    return paths, folder
+
+
+def commits_of(name: str) -> dict[str, str]:
+    """Returns the commits that the files of a split are read at, see `hub.recorded`; UserError as
+    `find`."""
+    parsed = hub.parse_dataset(name)
+    _, at = _located(parsed)
+    return hub.recorded([parsed, at])
+
+
+def _download(name: HubName, *, allow_partial: bool = False) -> tuple[list[Path], Path, HubName]:
+    """Returns the files, their repository's folder, and the name of where they are."""
+    files, at = _located(name, allow_partial=allow_partial)
+    folder = hub.fetch(at, [_escaped(file) for file in files])
+    return sorted(folder / file for file in files), folder, at
+
+
+def _located(name: HubName, *, allow_partial: bool = False) -> tuple[Sequence[str], HubName]:
+    """Returns the paths of the files of a split, and the name of the repository and revision."""
+    check_arrow("datasets on the hub")
     at, configs = _of_card(name)
     if not any(configs.values()) or configs.get(name.config) == {}:
         at, configs = _converted(name)
-    files = _split(name, configs, allow_partial=spec.allow_partial)
-    folder = hub.fetch(at, [_escaped(file) for file in files])
-    paths = sorted(folder / file for file in files)
-    return Found(paths, {}, base=folder, commits=hub.recorded([name, at]))
+    return _split(name, configs, allow_partial=allow_partial), at
 
 
 def _of_card(name: HubName) -> tuple[HubName, Configs]:
@@ -58,7 +100,8 @@ def _of_card(name: HubName) -> tuple[HubName, Configs]:
         return name, {}
     from huggingface_hub import metadata_load
 
-    with reader_errors(card, ANY_ERRORS, "its settings cannot be read", "tell its owner"):
+    where = f"{name}/{_CARD}"
+    with reader_errors(where, ANY_ERRORS, "its settings cannot be read", "tell its owner"):
         values = metadata_load(card) or {}
     found = [entry for entry in _listed(values.get("configs")) if isinstance(entry, dict)]
     files = [file for file in hub.files_of(name) if file.endswith(_ENDING)] if found else []
@@ -167,7 +210,7 @@ def _escaped(file: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", file)
 
 
-def _located(text: str, data_dir: str) -> str:
+def _whole_name(text: str, data_dir: str) -> str:
     """Returns the whole name of a dataset, which is what is typed after `hf:`; UserError if it is
     none."""
     return str(hub.parse_dataset(f"{hub.PREFIX}{text}")) if text else ""
@@ -175,9 +218,10 @@ def _located(text: str, data_dir: str) -> str:
 
 KIND: Final = Kind(
     find,
-    parquet.read,
-    parquet.ranges,
+    read,
+    ranges,
     options=(TEXT, TITLE),
-    locate=_located,
+    locate=_whole_name,
+    form=hub.DATASET_FORM.removeprefix(hub.PREFIX),
     plain_text=False,
 )

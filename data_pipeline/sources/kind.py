@@ -29,8 +29,11 @@ class Option:
     parse: Callable[[str], Any] = str
 
 
+_DIGITS: Final = 10  # of a number of lines, fewer
+
+
 def _lines(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isdecimal() and len(text) < _DIGITS and int(text) > 0):
         raise UserError(f"lines={text} must be a positive integer")
     return int(text)
 
@@ -65,6 +68,7 @@ class Kind:
         options: on the command line, besides name and lang.
         locate: (path, data_dir) -> the path that is meant by what is typed after `KIND:`; "" if
             there has to be one.
+        form: what is typed after `KIND:`.
         extensions: of its files: one with such a name is guessed to be of this kind.
         begins: whether a file of text begins like one of this kind, whatever its name.
         marks: names of files that only folders of this kind have.
@@ -84,6 +88,7 @@ class Kind:
     rules: tuple[Rule, ...] = ()
     options: tuple[Option, ...] = ()
     locate: Callable[[str, str], str] = lambda path, data_dir: path
+    form: str = "/path/to/text"
     extensions: tuple[str, ...] = ()
     begins: Callable[[Path], bool] | None = None
     marks: tuple[str, ...] = ()

@@ -50,7 +50,8 @@ class Sky:
             raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
-        if (hosts := tpu_hosts(self.accelerators) * self.num_nodes) > 1:
+        slices = int(self.accelerators.partition(":")[2] or 1)  # of each node
+        if (hosts := tpu_hosts(self.accelerators) * slices * self.num_nodes) > 1:
             other = "use bert-jax launch tpu run or bert-jax launch gke run"
             raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
         for name, reference in job.env_from:

@@ -66,7 +66,7 @@ def task(
 
 def tpu_hosts(accelerators: str) -> int:
     """Returns the hosts of a TPU slice by SkyPilot's name, such as tpu-v5litepod-8; 0 for GPUs."""
-    name = accelerators.partition(":")[0]
+    name = accelerators.partition(":")[0].lower()  # SkyPilot takes either
     if not name.startswith("tpu-"):
         return 0
     try:

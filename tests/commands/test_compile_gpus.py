@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,31 @@ def test_a_compiler_of_another_jaxlib_is_refused(say, monkeypatch, tmp_path) -> 
     code, line = say("--config=base", "--topology=h100-1")
     assert code == 1
     assert f"0.1.0, jaxlib is {JAXLIB}" in line
+
+
+@pytest.mark.parametrize(
+    ("size", "line"),
+    [(7, "cannot be loaded ("), (10**6, "has 7 bytes, not 1,000,000); its files are damaged")],
+)
+def test_a_damaged_compiler_is_one_line_and_changes_nothing(
+    say, monkeypatch, tmp_path, size, line
+) -> None:
+    library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"cut off")
+    for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
+        about = tmp_path / f"{package}-{JAXLIB}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {package}\nVersion: {JAXLIB}\n", "utf-8")
+    (about / "RECORD").write_text(f"{library.relative_to(tmp_path)},sha256=x,{size}\n", "utf-8")
+    monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
+    before, path = dict(os.environ), [*sys.path]
+    code, said = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert f"{tmp_path}: cannot be loaded (" in said
+    assert line in said
+    assert f"jax-cuda13-pjrt=={JAXLIB}" in said
+    assert (dict(os.environ), sys.path) == (before, path)
 
 
 def test_a_gpu_that_does_not_exist_is_refused(say) -> None:

@@ -13,9 +13,11 @@ from stores import StoredDocument, make_split, write_store
 
 from bert_jax.data_pipeline.analysis.baselines import (
     bigram_loss,
+    bigram_sums,
     spread_documents,
     tokens_per_document,
     unigram_loss,
+    unigram_sums,
 )
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -51,6 +53,10 @@ def test_losses_are_those_of_the_formulas(tmp_path_factory, train, held_out) -> 
     store = write_store(folder, tokenizer=TOKENIZER, train=train, held_out=held_out)
     expected = plain_losses(store, train, held_out)
     assert (unigram_loss(store), bigram_loss(store)) == pytest.approx(expected, rel=1e-12)
+    sizes = tokens_per_document(store.held_out)
+    of_each = np.array([plain_losses(store, train, [document]) for document in held_out])
+    found = np.stack([unigram_sums(store), bigram_sums(store)], axis=1)
+    np.testing.assert_allclose(found, of_each * sizes[:, None], rtol=1e-12)
 
 
 def test_each_bigram_distribution_adds_up_to_one(tmp_path: Path) -> None:

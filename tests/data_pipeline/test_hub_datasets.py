@@ -59,6 +59,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         "org/wiki": {"main": by_card},
         "org/copied": {"main": {"load.py": b"exit(1)"}, CONVERTED: copied},
         "org/large": {"main": {"README.md": b"# No settings\n", "a.jsonl": b""}, CONVERTED: parts},
+        "org/odd": {"main": {"README.md": b"---\nconfigs: [\n---\n"}},
         "org/none": {"main": {"a.jsonl": b"{}"}},
     }
     tokenizer = Tokenizer.from_vocab(
@@ -124,7 +125,11 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
             "org/wiki/new.simple",
             ", or hf:org/wiki/new.simple for a dataset on the Hugging Face",
         ),
-        ("hf:org/copied,text=body", "no column 'body'; its columns are title, text"),
+        (
+            "hf:org/copied,text=body",
+            "hf:org/copied/default/train/0000.parquet: no column 'body'; its columns are title",
+        ),
+        ("hf:org/odd", "hf:org/odd/README.md: its settings cannot be read ("),
     ],
 )
 def test_what_is_not_there_is_one_line(name: str, message: str, server: Hub) -> None:

@@ -159,7 +159,7 @@ def test_a_taken_port_is_one_line(address):
         meet(address, guest, bind=address, timeout=1)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":80", "host:99999", "host:http"])
+@pytest.mark.parametrize("address", ["host", "host:", ":80", "host:99999", "host:http", "host:²"])
 def test_a_coordinator_is_a_host_and_a_port(address):
     with pytest.raises(UserError, match="give HOST:PORT"):
         split_address(address)

@@ -11,6 +11,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from bert_jax import cli
+from bert_jax.launch.preflight import Check
 from bert_jax.ops.attention import cudnn
 from bert_jax.reporting import doctor
 from bert_jax.runtime import compile_cache
@@ -171,6 +172,37 @@ def test_a_cache_that_others_may_write_to_is_a_note(
     state, line = examined("compiled")["compiled"]
     assert state == "note"
     assert "others could write programs there" in line
+
+
+def test_what_no_check_foresaw_ends_none_of_the_others(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def broken() -> str:
+        raise PermissionError(13, "Permission denied", "/cache")
+
+    table = [doctor.Row(Check("disk", broken)), doctor.Row(Check("odd", lambda: str(1 / 0)))]
+    monkeypatch.setattr(doctor, "rows", lambda *_: [*table, doctor.Row(Check("last", str))])
+    assert cli.main(["doctor", "--json"]) == 1
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert found["disk"]["line"].startswith("cannot be checked (/cache: Permission denied)")
+    assert found["odd"]["line"].startswith("cannot be checked (ZeroDivisionError: ")
+    assert [one["state"] for one in found.values()] == ["failed", "failed", "ok"]
+
+
+@pytest.mark.processes
+def test_answers_that_say_nothing_are_lines(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_packages(monkeypatch, jax_cuda13_plugin="0.10.2")
+    program(machine, "nvidia-smi", "echo 'NVIDIA-SMI has failed'")
+    state, line = examined("driver")["driver"]
+    assert (state, line.partition(";")[0]) == (
+        "failed",
+        "nvidia-smi answers 'NVIDIA-SMI has failed', no version",
+    )
+    (tmp_path / "cache").write_text("a file")
+    state, line = examined("caches")["caches"]
+    assert (state, line.partition(";")[0]) == ("note", f"{tmp_path}/cache: a file")
 
 
 @pytest.mark.slow

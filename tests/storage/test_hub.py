@@ -1,5 +1,7 @@
 """Repositories on the hub: names, commits, what goes wrong; against a hub on loopback."""
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from hub_server import Hub, commit_of, serve, use_endpoint
 
 from bert_jax.errors import UserError
 from bert_jax.storage import hub
+from bert_jax.storage.remote import open_path
 
 FILES = {"config.json": b"{}", "vocab.txt": b"a b c", "model.safetensors": bytes(range(256)) * 400}
 NAME = hub.parse_model("hf:org/bert")
@@ -23,6 +26,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with serve(Hub({"org/bert": {"main": FILES, "v1": FILES}})) as server:
         use_endpoint(monkeypatch, server.endpoint)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", f"{tmp_path}/token")
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
         yield server
 
@@ -118,6 +124,7 @@ def cutting(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         (gone, "cannot be downloaded and is not in the cache ("),
         (gated, "access must be requested on its page; set HF_TOKEN"),
         (other_token, "the hub refuses the token (401); set HF_TOKEN to a valid one"),
+        (refusing(401), "the hub asks for a token (401); run `hf auth login` or set HF_TOKEN"),
         (refusing(403), "no permission (403); give HF_TOKEN of an account that may read it"),
         (refusing(404), "(404"),
         (refusing(429), "the hub asks to wait (429, too many requests); try again later"),
@@ -135,7 +142,45 @@ def test_what_the_hub_or_the_network_refuses_is_one_line(
     assert said.startswith("hf:org/bert: ")
     assert message in said
     assert "\n" not in said
+    assert "more information" not in said
     assert not any(secret in said + caplog.text for secret in ("hunter2", "hf_wrong"))
+
+
+def test_a_token_that_no_header_can_have_is_not_shown(
+    server: Hub, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_sécret")
+    with pytest.raises(UserError, match=r"^hf:org/bert: the token has characters") as refused:
+        hub.fetch(NAME, ["*"])
+    assert "cret" not in str(refused.value) + caplog.text
+    assert not server.requests
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_cache_that_cannot_be_written_is_named(
+    number: int, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "/cache/blobs/x.incomplete")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    with pytest.raises(UserError) as refused:
+        hub.fetch(NAME, ["config.json"])
+    said = f"hf:org/bert: cannot be stored (/cache/blobs/x.incomplete: {os.strerror(number)})"
+    assert str(refused.value).startswith(said)
+    assert "HF_HOME" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://huggingface.co/org/bert",
+        "https://hf.co/datasets/org/bert/tree/main",
+    ],
+)
+def test_an_address_of_the_hub_is_answered_with_the_name(address: str) -> None:
+    with pytest.raises(UserError, match=r"on the Hugging Face hub it is hf:org/bert$"):
+        open_path(address)
 
 
 @pytest.mark.parametrize(

@@ -244,8 +244,11 @@ def test_a_model_is_measured_as_its_run(run, store, capsys, tmp_path):
                 assert row["value"] == pytest.approx(value, abs=1e-6)
                 assert row["n"] == own[f"{name}/count"]
                 assert row["low"] == pytest.approx(max(value - margin, 0), abs=1e-6)
-                baseline = found[f"{name.upper()} {what}", trivial]["value"]
-                assert baseline == pytest.approx(own[f"{name}/baseline_{what}"], abs=1e-6)
+                baseline, key = found[f"{name.upper()} {what}", trivial], f"{name}/baseline_{what}"
+                assert baseline["value"] == pytest.approx(own[key], abs=1e-6)
+                least = max(own[key] - own[f"{key}_margin"], 0)
+                assert baseline["low"] == pytest.approx(least, abs=1e-6)
+        assert all(row["low"] < row["value"] < row["high"] for row in rows)
         assert found["loss of all held-out tokens", "bigram"]["n"] == len(store.held_out.tokens)
     assert (run / "evaluations.jsonl").read_bytes() == before
 

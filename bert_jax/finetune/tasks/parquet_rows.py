@@ -11,6 +11,8 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.storage.read_files import open_bytes, path_of
 
 PARQUET: Final = ".parquet"
+# (path, row, name, value) -> the text; raises UserError for what is none.
+TextOf = Callable[[epath.PathLike, int, str, Any], str]
 _BATCH: Final = 4096  # rows in memory
 
 
@@ -34,13 +36,10 @@ def parquet_rows(
     path: epath.PathLike,
     names: Sequence[str],
     optional: Sequence[str],
-    text_of: Callable[[epath.PathLike, int, str, Any], str],
+    text_of: TextOf,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row, from 1, and the values of the named columns as text; "" of an
-    optional one that is not there.
-
-    text_of: (path, row, name, value) -> the text; raises UserError for what is none.
-    """
+    optional one that is not there."""
     with _opened(path) as file:
         titles = list(file.schema_arrow.names)
         for name in names:

@@ -20,7 +20,7 @@ from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import wrong_row
-from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import TABLES, Files, divided, find_file, find_files
 
 # The columns of the texts of each kind, without hard negatives, and of the score or the label.
 _COLUMNS: Final = {
@@ -28,10 +28,9 @@ _COLUMNS: Final = {
     "scored_pairs": (("sentence1", "sentence2"), ("score",)),
     "labeled_pairs": (("sentence1", "sentence2"), ("label",)),
 }
-_ENDS: Final = (".tsv", ".csv", ".jsonl", ".parquet")
 _NAMES: Final = {"train": ("train",), "dev": ("dev", "val", "validation"), "test": ("test",)}
 _FILES: Final[Files] = {
-    split: tuple((f"{name}{end}",) for end in _ENDS for name in names)
+    split: tuple((f"{name}{end}",) for end in TABLES for name in names)
     for split, names in _NAMES.items()
 }
 

@@ -11,11 +11,14 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.random.counter_rng import MIXING, permute, stream_key
 from bert_jax.errors import UserError, count, nearest
 from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import open_path
 
 # split -> alternatives, each one file or several that follow one another
 Files = Mapping[str, tuple[tuple[str, ...], ...]]
+TABLES: Final = (".tsv", ".csv", ".jsonl", ".parquet")  # by the ends of their names
+_DOWNLOAD: Final = "download its files, and give their folder"
 _HELD_OUT: Final = 10  # one example of ten, where no file of held-out examples is given
 
 
@@ -34,6 +37,12 @@ def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> l
     """Returns the first alternative of which all files exist; UserError if there is none."""
     if paths := split_files(task, folder, files, split):
         return paths
+    if is_hub(folder):
+        columns = "--config.task.name=classification --config.task.text=COLUMN"
+        raise UserError(
+            f"{folder}: {task} has files of its own form; {_DOWNLOAD}, or train on the rows: "
+            f"{columns}"
+        )
     wanted = ", or ".join(" and ".join(names) for names in files[split])
     if not open_path(folder).is_dir():
         check_not_special(folder)
@@ -42,8 +51,12 @@ def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> l
 
 
 def find_file(task: str, path: epath.PathLike, files: Files, split: str) -> epath.Path:
-    """Returns a file, or that of a split in a folder; UserError if the folder has none."""
+    """Returns a file, or that of a split in a folder; UserError if the folder has none, or for a
+    dataset on the hub where a task has no tables."""
     found = open_path(path)
+    names = [name for several in files.get(split, ()) for name in several]
+    if is_hub(path) and names and not any(name.endswith(TABLES) for name in names):
+        raise UserError(f"{path}: {task} reads no datasets of the hub; {_DOWNLOAD}")
     return find_split(task, found, files, split)[0] if found.is_dir() else found
 
 

@@ -1,4 +1,5 @@
-"""Examples from any TSV, CSV, JSONL or Parquet file whose columns the user names."""
+"""Examples from any TSV, CSV, JSONL or Parquet file, or dataset on the hub, whose columns the user
+names."""
 
 import json
 import math
@@ -13,6 +14,7 @@ from etils import epath
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
+from bert_jax.finetune.tasks.hub_rows import hub_rows, hub_titles
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.parquet_rows import PARQUET, parquet_rows, parquet_titles
 from bert_jax.finetune.tasks.rows import (
@@ -27,6 +29,7 @@ from bert_jax.finetune.tasks.rows import (
     wrong_row,
 )
 from bert_jax.storage import json_record
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.remote import open_path
 
 _DELIMITERS: Final = {".tsv": "\t", ".txt": "\t", ".csv": ","}
@@ -83,7 +86,8 @@ def read_table(
 def read_rows(
     path: epath.PathLike, names: Sequence[str], optional: Sequence[str] = ()
 ) -> tuple[list[tuple[int, dict[str, str]]], dict[str, int]]:
-    """Reads some columns of a .tsv (or .txt), a .csv, a .jsonl or a .parquet file.
+    """Reads some columns of a .tsv (or .txt), a .csv, a .jsonl or a .parquet file, or of a split of
+    a dataset on the hub (hf:OWNER/NAME).
 
     The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
     text. The rows of a .parquet count from 1.
@@ -100,7 +104,9 @@ def read_rows(
     """
     dropped: Counter[str] = Counter()
     suffix = PurePath(path).suffix.lower()
-    if suffix in _JSONL:
+    if is_hub(path):
+        listed = [*hub_rows(str(path), names, optional, _text)]
+    elif suffix in _JSONL:
         listed = [*_jsonl_rows(path, names, optional, dropped)]
     elif suffix in _DELIMITERS:
         found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
@@ -116,6 +122,8 @@ def read_titles(path: epath.PathLike) -> list[str]:
     """Returns the names of the columns of a file that `read_rows` reads, of a .jsonl the keys of
     its first row; UserError if it is empty, or as there."""
     suffix = PurePath(path).suffix.lower()
+    if is_hub(path):
+        return hub_titles(str(path))
     if suffix == PARQUET:
         return parquet_titles(path)
     if suffix in _DELIMITERS:
