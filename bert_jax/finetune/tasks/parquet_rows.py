@@ -37,7 +37,7 @@ def parquet_rows(
     text_of: Callable[[epath.PathLike, int, str, Any], str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row, from 1, and the values of the named columns as text; "" of an
-    optional one that is not there.
+    optional one that is not there, or null.
 
     text_of: (path, row, name, value) -> the text; raises UserError for what is none.
     """
@@ -52,5 +52,9 @@ def parquet_rows(
         for batch in file.iter_batches(_BATCH, columns=list(dict.fromkeys(there))):
             for values in batch.to_pylist():
                 row += 1
-                own = {name: text_of(path, row, name, values[name]) for name in there}
+                own = {
+                    name: text_of(path, row, name, values[name])
+                    for name in there
+                    if name in names or values[name] is not None
+                }
                 yield row, missing | own

@@ -89,7 +89,7 @@ def read_rows(
     text. The rows of a .parquet count from 1.
 
     Args:
-        optional: further columns; "" where a table, or a line of JSON, has none.
+        optional: further columns; "" where a table, or a line of JSON, has none, or null.
 
     Returns:
         The number of each row with its values by column, and reason -> number of rows left out.
@@ -185,8 +185,9 @@ def _jsonl_rows(
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
-        given = {**dict.fromkeys(optional, ""), **values}
-        yield row, {name: _text(path, row, name, given[name]) for name in (*names, *optional)}
+        given = {name: values[name] for name in names}
+        given |= {name: "" if (own := values.get(name)) is None else own for name in optional}
+        yield row, {name: _text(path, row, name, value) for name, value in given.items()}
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
