@@ -142,7 +142,7 @@ def open_batches(config: Config) -> None:
         (["dal\tbel", "fim\tgan", "bal\tgal"], "row {}: the last batch of an epoch of 3 pairs has"),
         (["dal\tbel", "fim\tbel"], "row {}: its batch of 2 pairs repeats one text"),
         (["dal\tbel", "dal\tfim"], "row {}: its batch of 2 pairs repeats one text"),
-        (["dal\tbel"], "row 2: it is the only pair, so that no pair has a negative; give more"),
+        (["dal\tbel"], "row 2: it is the only pair for training, so that no pair has a negative"),
     ],
 )
 def test_a_batch_without_a_negative_is_refused(

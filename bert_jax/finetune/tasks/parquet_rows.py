@@ -7,7 +7,7 @@ from typing import Any, Final
 from etils import epath
 
 from bert_jax.data_pipeline.sources.arrow_batches import arrow_errors, check_arrow
-from bert_jax.errors import UserError, nearest
+from bert_jax.finetune.tasks.rows import column_index
 from bert_jax.storage.read_files import open_bytes, path_of
 
 PARQUET: Final = ".parquet"
@@ -43,10 +43,9 @@ def parquet_rows(
     """
     with _opened(path) as file:
         titles = list(file.schema_arrow.names)
-        for name in names:
-            if name not in titles:
-                raise UserError(f"{path}: no column {name!r}{nearest(name, titles)}")
         there = [*names, *(name for name in optional if name in titles)]
+        for name in there:
+            column_index(path, titles, name)
         missing = dict.fromkeys(optional, "")
         row = 0
         for batch in file.iter_batches(_BATCH, columns=list(dict.fromkeys(there))):

@@ -123,7 +123,7 @@ def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:
     size = len(chosen)
     if size == 1:
         rest = f"the last batch of an epoch of {count(total, 'pair')} has it alone"
-        problem = rest if total > 1 else "it is the only pair"
+        problem = rest if total > 1 else "it is the only pair for training"
         remedy = "set another config.phases[0].batch_size" if total > 1 else "give more pairs"
     else:
         problem = f"its batch of {size:,} pairs repeats one text"

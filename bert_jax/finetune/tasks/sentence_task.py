@@ -5,7 +5,7 @@ sentence-transformers gives its data sets. A run writes a folder of sentence-tra
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,8 @@ from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import wrong_row
-from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files, split_files
+from bert_jax.storage.remote import open_path
 
 # The columns of the texts of each kind, without hard negatives, and of the score or the label.
 _COLUMNS: Final = {
@@ -47,14 +48,21 @@ class SentenceTask(TaskKind):
         names = ", ".join(part for parts in _COLUMNS[self.name] for part in parts)
         why = f"for {self.name}, whose columns are {names}; leave it out"
         check_unused(task, ("text", "pair", "label"), why)
-        path, other = find_files(task, _FILES)
+        self._check_one(task.data, "train")
+        self._check_one(task.held_out or task.data, "dev")
+        if not task.held_out and not split_files(self.name, task.data, _FILES, "dev"):
+            path, other = find_file(self.name, task.data, _FILES, "train"), None
+        else:
+            path, other = find_files(task, _FILES)
         train = self._read(task, path, labelled=True)
         if other:
             return train, self._read(task, other, labelled=True, train=train)
         return divided(train, [self.group(one) for one in train.examples])
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        return self._read(task, find_file(self.name, source, _FILES, split), labelled=False)
+        path = find_file(self.name, source, _FILES, split)
+        self._check_one(source, split)
+        return self._read(task, path, labelled=False)
 
     def _read(
         self,
@@ -81,6 +89,18 @@ class SentenceTask(TaskKind):
             for number, ((row, values), label) in enumerate(zip(listed, labels, strict=True))
         )
         return Examples(str(path), self.name, names, examples, dropped, remarks)
+
+    def _check_one(self, path: epath.PathLike, split: str) -> None:
+        """Raises UserError for a folder in which several files with the columns of the kind may be
+        a split."""
+        needed = {*_COLUMNS[self.name][0]}
+        files = (open_path(path) / name for (name,) in _FILES[split])
+        there = [one for one in files if one.exists() and needed <= {*table.read_titles(one)}]
+        if len(there) > 1:
+            raise UserError(
+                f"{path}: {there[0].name} and {there[1].name} may both be its {split} split; move "
+                "one away, or name the file"
+            )
 
     def columns(
         self, path: epath.PathLike, *, labelled: bool
@@ -137,6 +157,7 @@ class SentenceTask(TaskKind):
             for one in listed
             for prompt, text in zip(prompts, one.texts, strict=True)
         ]
+        _check_prompts(context, {"query_prompt", "passage_prompt"} & {*self.own_settings})
         encoded = encode(context.tokenizer, context.model, texts, context.limit)
         weights = {"pair_weights": np.ones(len(listed), np.float32)}
         return Prepared(
@@ -159,6 +180,19 @@ class SentenceTask(TaskKind):
         )
         head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
         return dataclasses.replace(model, head=head)
+
+
+def _check_prompts(context: TaskContext, names: Iterable[str]) -> None:
+    """Raises UserError for a prompt after which there is no room for a text: all vectors would be
+    one."""
+    for name in sorted(names):
+        prompt = getattr(context.task, name)
+        (ids,) = context.tokenizer.encode_texts([prompt])
+        if prompt and len(ids) >= (room := context.limit - 2):
+            raise UserError(
+                f"config.task.{name} has {len(ids):,} tokens, but phases[0].seq_length="
+                f"{context.limit} has room for {room:,}, with the text; make it shorter"
+            )
 
 
 def parse_dimensions(text: str, width: int) -> tuple[int, ...]:
