@@ -22,6 +22,7 @@ from bert_jax.api.corpus_search import (
 )
 from bert_jax.api.model import Model
 from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.table import read_rows
 from bert_jax.storage.digest import sha256
@@ -90,7 +91,7 @@ def _read(path: Path) -> list[_Pair]:
     pairs = [_Pair(row, values[_ANCHOR], values[_POSITIVE]) for row, values in rows]
     for pair in pairs:
         for name, text in ((_ANCHOR, pair.anchor), (_POSITIVE, pair.positive)):
-            if not text.strip():
+            if is_blank(text):
                 wrong_row(path, pair.row, f"the {name} is empty")
     if not pairs:
         raise UserError(f"{path}: no pairs; give rows with an anchor and a positive")

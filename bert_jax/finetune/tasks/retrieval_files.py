@@ -13,6 +13,7 @@ from typing import Final
 from etils import epath
 
 from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.glue import read_split
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
 from bert_jax.finetune.tasks.table import read_rows
@@ -91,7 +92,7 @@ def read_scored_pairs(path: epath.PathLike) -> ScoredPairs:
     pairs, scores = list[tuple[str, str]](), list[float]()
     for row, first, second, score in rows:
         for name, text in zip(PAIR_COLUMNS, (first, second), strict=False):
-            if not text.strip():
+            if is_blank(text):
                 wrong_row(where, row, f"{name} is empty; give it a text or leave the row out")
         pairs.append((first, second))
         scores.append(score_of(where, row, str(score), *_ANY_NUMBER))
@@ -120,7 +121,7 @@ def read_retrieval(folder: epath.PathLike, split: str | None = None) -> Retrieva
     queries = _read_texts(files["queries"], "query", title=False)
     corpus = _read_texts(files["corpus"], "document", title=True)
     grades = _read_grades(qrels, queries, corpus)
-    with_text = [name for name, (_, text) in corpus.by_id.items() if text]
+    with_text = [name for name, (_, text) in corpus.by_id.items() if not is_blank(text)]
     places = {name: place for place, name in enumerate(with_text)}
     notes = _notes({**queries.dropped, **corpus.dropped})
     if qrels.parent.name == "qrels" and qrels.stem != _SPLIT:
@@ -195,7 +196,7 @@ def _read_texts(path: epath.Path, what: str, *, title: bool) -> _Texts:
         if name in by_id:
             wrong_row(path, row, f"_id {name[:60]!r} is that of row {by_id[name][0]:,}, too")
         text = f"{values.get('title', '')} {values['text']}".strip()  # as BEIR joins them
-        if not text and not title:
+        if is_blank(text) and not title:
             wrong_row(path, row, f"text of {what} {name[:60]!r} is empty; leave it out")
         by_id[name] = row, text
     return _Texts(path, by_id, dropped)
@@ -213,7 +214,7 @@ def _read_grades(path: epath.Path, queries: _Texts, corpus: _Texts) -> dict[str,
         own, grade = grades.setdefault(query, {}), score_of(path, row, score, *_ANY_NUMBER)
         if document in own:
             wrong_row(path, row, f"query {query[:60]!r} has document {document[:60]!r} twice")
-        if grade > 0 and not corpus.by_id[document][1]:
+        if grade > 0 and is_blank(corpus.by_id[document][1]):
             wrong_row(path, row, f"document {document[:60]!r} is relevant, but has no text")
         own[document] = grade
     if not grades:

@@ -15,7 +15,7 @@ from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import table
-from bert_jax.finetune.tasks.class_names import cleaned
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
@@ -79,7 +79,7 @@ class SentenceTask(TaskKind):
             raise UserError(f"{path}: no examples")
         for row, values in listed:
             for name in texts:
-                if not cleaned(values[name]):
+                if is_blank(values[name]):
                     wrong_row(path, row, f"{name!r} is empty; write a text, or leave out the row")
         said = [(row, values[name]) for row, values in listed for name in target]
         names, read, remarks = self.targets(task, path, said, train)
