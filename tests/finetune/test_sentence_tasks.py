@@ -58,7 +58,7 @@ def test_a_table_of_any_form_has_columns_by_name(tmp_path: Path, end: str) -> No
 
 def test_equal_texts_have_equal_numbers(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
-    path.write_text("anchor\tpositive\nwho\tdal\nwhy\tdal\ndal\twho\n")
+    path.write_text("anchor\tpositive\nwho\tdal\nwhy\tdal \ndal\t who\n")
     texts = KINDS["sentence_pairs"].arrays(read(path)[0])["texts"]  # type: ignore[attr-defined]
     assert texts.tolist() == [[1, 2], [3, 2], [2, 1]]
 

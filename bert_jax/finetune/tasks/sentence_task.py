@@ -132,7 +132,7 @@ class SentenceTask(TaskKind):
 
     def group(self, example: Example) -> str:
         """Returns the text whose examples are held out together."""
-        return example.texts[0]
+        return text_key(example.texts[0])
 
     def labels(self, examples: Examples) -> list[Any]:
         return [one.label for one in _of(examples) if one.label is not None]
@@ -180,6 +180,11 @@ class SentenceTask(TaskKind):
         )
         head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
         return dataclasses.replace(model, head=head)
+
+
+def text_key(text: str) -> str:
+    """Returns what equal texts have in common: they may differ in white space."""
+    return " ".join(text.split())
 
 
 def _check_prompts(context: TaskContext, names: Iterable[str]) -> None:
