@@ -152,7 +152,7 @@ class ExampleBatches:
             return number
         size = phase.batch_size
         order = epoch_order(self.lengths, size, self._how, self._seed, 0)
-        limits = phase.row_tokens, phase.examples_per_row, phase.micro_batches
+        limits = phase.row_tokens, phase.examples_per_row
         return strips_of_rows(order, self._lengths, size, *limits)
 
     def slots(self, slot: int) -> int | slice:

@@ -19,8 +19,8 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 _USUAL: Final = 0.95  # share of the batches that need as many rows, or fewer
 _LARGER: Final = (2, 4)  # times as many strips in a row
 _PLANNED: Final = 32  # batches by which the strips are chosen
-_WORTH: Final = 0.9  # share of the positions; a larger row of as many gains nothing
-_FEWEST_ROWS: Final = 16  # for each micro-batch; with fewer, many devices would read padding
+_WORTH: Final = 0.95  # share of the positions that are left; else the gain is too small
+_FEWEST_ROWS: Final = 8  # for each time; with fewer, many devices would read padding
 
 
 def epoch_order(
@@ -114,13 +114,13 @@ def strips_of_rows(
     batch_size: int,
     row_tokens: int,
     most_examples: int,
-    micro_batches: int,
 ) -> int:
     """Returns how many strips a row has that is filled best: C, or some times as many.
 
     All sequences of an example are in one row, so that of two that nearly fill a strip each, the
     rest of both would stay empty. A row of more strips has room for the sequences of others, and
-    costs nothing more for each position. Depends on the examples alone, whatever the devices.
+    costs nothing more for each position. Depends on the examples alone, whatever the devices and
+    micro-batches, with which a run may be resumed.
 
     order, lengths, row_tokens, most_examples: as of `pack` and `spread`.
     """
@@ -134,9 +134,10 @@ def strips_of_rows(
 
     best = sequences
     least = rows_with(best) * best
-    for strips in (sequences * times for times in _LARGER if sequences > 1):
+    for times in _LARGER if sequences > 1 else ():
+        strips = sequences * times
         rows = rows_with(strips)
-        if rows >= _FEWEST_ROWS * micro_batches and rows * strips <= _WORTH * least:
+        if rows >= _FEWEST_ROWS * times and rows * strips <= _WORTH * least:
             best, least = strips, rows * strips
     return best
 

@@ -82,14 +82,15 @@ def test_pairs_whose_longer_text_fills_a_strip_share_larger_rows() -> None:
     """A question of 14 tokens beside a paragraph of a whole row leaves nearly half of both empty;
     pairs of short texts, and batches of few rows, have rows of two strips as before."""
     paragraphs = np.stack([lengths_of(640).clip(max=20), np.full(640, 64)], axis=1)
-    order, limits = epoch_order(paragraphs.sum(1), 64, "strata", 0, 0), (64, 64)
+    order, limits = epoch_order(paragraphs.sum(1), 256, "strata", 0, 0), (64, 256)
 
     def rows_with(strips: int) -> int:
-        return int(pack(paragraphs[order[:64]], *limits, strips)[0].max()) + 1
+        return int(pack(paragraphs[order[:256]], *limits, strips)[0].max()) + 1
 
-    assert strips_of_rows(order, paragraphs, 64, *limits, 1) == 4
-    assert rows_with(4) * 4 < 0.8 * rows_with(2) * 2
-    assert strips_of_rows(order, paragraphs, 64, *limits, 4) == 2
-    assert strips_of_rows(order, paragraphs[:, 1:], 64, *limits, 1) == 1
+    assert strips_of_rows(order, paragraphs, 256, *limits) == 8
+    assert rows_with(8) * 8 < 0.7 * rows_with(2) * 2
+    assert strips_of_rows(order, paragraphs, 64, *limits) == 4
+    assert strips_of_rows(order, paragraphs, 16, *limits) == 2
+    assert strips_of_rows(order, paragraphs[:, 1:], 256, *limits) == 1
     short = np.stack([lengths_of(640, seed).clip(max=12) for seed in (1, 2)], axis=1)
-    assert strips_of_rows(order, short, 64, *limits, 1) == 2
+    assert strips_of_rows(order, short, 256, *limits) == 2
