@@ -5,7 +5,7 @@ Sizes as in model.py. "highest" because accelerators otherwise multiply float32 
 precision, and the outputs are compared with other libraries'.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,19 @@ from flax import nnx
 
 from bert_jax.api.text_rows import Rows
 from bert_jax.config.task_settings import Join
+from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.ops.cross_entropy import log_loss
 
 Pooling = Literal["mean", "cls", "max", "pooled"]
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """Raises UserError for a value that is none of a Literal's."""
+    if value not in get_args(choices):
+        raise UserError(f"{name}={value!r}; choose one of {', '.join(get_args(choices))}")
 
 
 @jax.default_matmul_precision("highest")

@@ -18,6 +18,7 @@ from bert_jax.api.search import top_rows
 from bert_jax.api.vector_files import Vectors, open_vectors
 from bert_jax.config.task_settings import Join
 from bert_jax.errors import UserError
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.rows import numbered_lines
 from bert_jax.runtime.console import Console, clock, progress
 from bert_jax.runtime.log import NOTICE, logger
@@ -129,7 +130,7 @@ def query_vectors(
 ) -> np.ndarray:
     """Returns the vectors of queries, float32 [Q, D]; errors as `search`."""
     for number, query in enumerate(queries, 1):
-        if not query.strip():
+        if is_blank(query):
             raise UserError(f"query {number:,} is empty; give some text")
     if not queries:
         raise UserError("no query; give some text")

@@ -22,7 +22,9 @@ from bert_jax.api.corpus_search import (
 )
 from bert_jax.api.model import Model
 from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.rows import wrong_row
+from bert_jax.finetune.tasks.sentence_task import text_key
 from bert_jax.finetune.tasks.table import read_rows
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.outputs import OutputKind, check_output, write_output
@@ -77,7 +79,10 @@ def write_hard_negatives(
     texts = corpus.texts_of({row for rows in found.values() for row in rows})
     names = [_NEGATIVE] if per_pair == 1 else [f"{_NEGATIVE}_{i + 1}" for i in range(per_pair)]
     table = [
-        (pair.row, [pair.anchor, pair.positive, *(texts[row] for row in found[_key(pair.anchor)])])
+        (
+            pair.row,
+            [pair.anchor, pair.positive, *(texts[row] for row in found[text_key(pair.anchor)])],
+        )
         for pair in listed
     ]
     data = write(pairs, [_ANCHOR, _POSITIVE, *names], table).encode()
@@ -90,7 +95,7 @@ def _read(path: Path) -> list[_Pair]:
     pairs = [_Pair(row, values[_ANCHOR], values[_POSITIVE]) for row, values in rows]
     for pair in pairs:
         for name, text in ((_ANCHOR, pair.anchor), (_POSITIVE, pair.positive)):
-            if not text.strip():
+            if is_blank(text):
                 wrong_row(path, pair.row, f"the {name} is empty")
     if not pairs:
         raise UserError(f"{path}: no pairs; give rows with an anchor and a positive")
@@ -109,8 +114,8 @@ def _negatives(
     """Returns the rows of each anchor's negatives in the corpus, the nearest first, by its key."""
     own: dict[str, set[str]] = {}  # keys of the texts that belong to each anchor, its own included
     for pair in pairs:
-        key = _key(pair.anchor)
-        own.setdefault(key, {key}).add(_key(pair.positive))
+        key = text_key(pair.anchor)
+        own.setdefault(key, {key}).add(text_key(pair.positive))
     allowed, rows_of = _first_rows(corpus, set().union(*own.values()))
     most = max(map(len, own.values())) + skip + per_pair
     anchors, found = list(own), dict[str, list[int]]()
@@ -125,17 +130,12 @@ def _negatives(
             others = [row for row in nearest if row not in left_out]
             found[anchor] = others[skip : skip + per_pair]
     for pair in pairs:
-        if (there := len(found[_key(pair.anchor)])) < per_pair:
+        if (there := len(found[text_key(pair.anchor)])) < per_pair:
             wrong_row(
                 path, pair.row, f"only {count(there, 'text')} of {corpus.texts} can be a negative "
                 f"of it, skip={skip:,} left out, but {per_pair:,} should be; give a larger corpus"
             )  # fmt: skip
     return found
-
-
-def _key(text: str) -> str:
-    """Returns what equal texts have in common."""
-    return " ".join(text.split())
 
 
 def _first_rows(corpus: Corpus, wanted: set[str]) -> tuple[np.ndarray, dict[str, int]]:
@@ -144,7 +144,7 @@ def _first_rows(corpus: Corpus, wanted: set[str]) -> tuple[np.ndarray, dict[str,
     hashes = np.zeros(len(corpus.vectors.stored), np.uint64)
     allowed, rows = np.zeros(len(hashes), bool), dict[str, int]()
     for row, text in enumerate(corpus.lines()):
-        key = _key(text)
+        key = text_key(text)
         hashes[row], allowed[row] = int(sha256(key.encode())[:16], 16), bool(key)
         if key in wanted:
             rows.setdefault(key, row)

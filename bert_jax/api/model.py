@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.api import compiled, sentence_vectors
-from bert_jax.api.compiled import Pooling
+from bert_jax.api.compiled import Pooling, check_choice
 from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
@@ -167,7 +167,7 @@ class Model:
                 of, "pooled" if the folder has no pooler, or no prompt of this name.
         """
         if pooling is not None:
-            _check_choice("pooling", pooling, Pooling)
+            check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
         prompt = self._prompt(prompt_name)
         texts = [f"{prompt}{text}" for text in _listed(texts)]
@@ -222,13 +222,19 @@ class Model:
         return np.stack(out) if out else np.zeros((0, sentence.width), np.float32)
 
     def _prompt(self, name: str | None) -> str:
-        """Returns the prompt of this name, or the folder's default; UserError if it has none."""
-        if name is None:
-            return self.sentence.prompt if self.sentence else ""
+        """Returns the prompt of this name, or the folder's default; UserError if it has none, or
+        one after which there is no room for a text."""
         prompts = self.sentence.prompts if self.sentence else {}
-        if name not in prompts:
+        if name is not None and name not in prompts:
             raise UserError(f"prompt_name={name!r}: not in the folder{nearest(name, prompts)}")
-        return prompts[name]
+        default = self.sentence.prompt if self.sentence else ""
+        prompt = default if name is None else prompts[name]
+        if prompt and len(self.tokens(prompt)[0].ids) == self.longest:
+            room = self.longest - 2
+            raise UserError(
+                f"{_short(prompt)!r}: a prompt that fills the {room:,} tokens of a text"
+            )
+        return prompt
 
     def hidden_states(
         self,
@@ -424,7 +430,7 @@ class Model:
 
     def _layers(self, layers: Layers, join: str) -> tuple[int, ...]:
         """Returns the indices of the chosen states; UserError for none such, or another join."""
-        _check_choice("join", join, Join)
+        check_choice("join", join, Join)
         return parse_layers(layers, self.config.num_hidden_layers)
 
     def _rows(self, tokens: Sequence[Tokens], batch_size: int | None) -> Iterator[Rows]:
@@ -482,11 +488,6 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
                 f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
             ) from None
     return listed
-
-
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise UserError(f"{name}={value!r}; choose one of {', '.join(get_args(choices))}")
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

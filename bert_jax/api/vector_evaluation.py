@@ -20,7 +20,8 @@ from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
 from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.errors import UserError, count
-from bert_jax.finetune.tasks.baselines import share_of_words
+from bert_jax.finetune.tasks import sentence_metrics
+from bert_jax.finetune.tasks.baselines import is_installed, share_of_words, word_vectors
 from bert_jax.finetune.tasks.metrics import measure
 from bert_jax.finetune.tasks.retrieval_files import (
     Retrieval,
@@ -41,6 +42,7 @@ from bert_jax.workdir.layout import Workdir, split_step
 
 _FOUND: Final = 10  # documents of a query
 _SHARED_WORDS: Final = "shared words (Jaccard)"
+_RARE_WORDS: Final = "shared words, weighted by their rarity"
 _BLOCK: Final = 2048  # texts between two steps of the bar
 _SHORTEST: Final = 1e-12  # length by which a vector is divided
 _FEWEST: Final = 10  # pairs of an interval
@@ -64,7 +66,8 @@ def evaluate_scored_pairs(
     model: str, path: epath.PathLike, beside: Sequence[str] = ()
 ) -> Evaluation:
     """Returns Spearman's and Pearson's correlation of cosines with the scores of pairs, beside the
-    words that both texts share; intervals by a bootstrap of the pairs.
+    words that both texts share, counted and weighted by their rarity in the file, for which
+    scikit-learn must be installed; intervals by a bootstrap of the pairs.
 
     Args:
         model: folder of a model, or the workdir of a run, also as WORKDIR@STEP.
@@ -78,7 +81,7 @@ def evaluate_scored_pairs(
     notes = list(data.notes)
     models = _models(model, beside, notes)
     named = {one: _cosines(loaded, one, data) for one, loaded in models}
-    named[_SHARED_WORDS] = share_of_words(data.pairs)
+    named |= _by_words(data.pairs, notes)
     scores = np.array(data.scores)
     values = {name: measure(("spearman", "pearson"), scores, one) for name, one in named.items()}
     drawn = resampled(scores, list(named.values())) if len(scores) >= _FEWEST else {}
@@ -99,20 +102,20 @@ def evaluate_scored_pairs(
 
 
 def evaluate_retrieval(
-    model: str, folder: epath.PathLike, beside: Sequence[str] = ()
+    model: str, folder: epath.PathLike, beside: Sequence[str] = (), split: str | None = None
 ) -> Evaluation:
     """Returns nDCG@10, recall@1, recall@10 and MRR@10 of an exact search among all documents,
     beside BM25; intervals by Student's t over the queries.
 
     Args:
         model: folder of a model, or the workdir of a run, also as WORKDIR@STEP.
-        folder: see `read_retrieval`.
+        folder, split: see `read_retrieval`.
         beside: further models.
 
     Raises:
         UserError: a model cannot be loaded, or as `read_retrieval`.
     """
-    data = read_retrieval(folder)
+    data = read_retrieval(folder, split)
     notes = list(data.notes)
     k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
     models = _models(model, beside, notes)
@@ -194,6 +197,20 @@ def _cosines(model: Model, name: str, data: ScoredPairs) -> np.ndarray:
     exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), _SHORTEST)
     first, second = (exact[[place[pair[i]] for pair in data.pairs]] for i in (0, 1))
     return np.asarray(np.einsum("nd,nd->n", first, second))
+
+
+def _by_words(pairs: Sequence[tuple[str, str]], notes: list[str]) -> dict[str, np.ndarray]:
+    """Returns how alike the words of each pair are, [N], by the name of each baseline; notes: to
+    which the reason is added if one is missing."""
+    found = {_SHARED_WORDS: share_of_words(pairs)}
+    if not is_installed():
+        notes.append(f"\"{_RARE_WORDS}\" needs scikit-learn; pip install 'bert-jax[finetune]'")
+        return found
+    texts = [text for pair in pairs for text in pair]
+    vectors = word_vectors(texts, texts)
+    if vectors is not None:
+        found[_RARE_WORDS] = sentence_metrics.cosines(vectors)
+    return found
 
 
 def _search(model: Model, name: str, data: Retrieval, k: int) -> np.ndarray:

@@ -18,7 +18,7 @@ _OF_TEXT = ("best", "store", "batches", "pairing", "masking", "form")  # not for
 _OF_RUN = ("workdir", "step", "all", "best", "weights", "per_example")  # not for --model
 _WITH_STORE = ("batches", "pairing", "masking", "form")  # and with --model no use without --store
 _ON = ("store", "text", "pairs", "scored_pairs", "retrieval")  # of --model: one of them
-_OF_MODEL = (*_ON[1:], "pairs_method", "beside", "json")  # for --model alone
+_OF_MODEL = (*_ON[1:], "pairs_method", "split", "beside", "json")  # for --model alone
 
 _METHODS = ["token", "word_l2r"]  # pseudo_likelihood.METHODS, which imports NumPy
 
@@ -78,6 +78,8 @@ def _define_model(values: flags.FlagValues) -> None:
     define_input(values, "scored_pairs", pairs)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"
     define_input(values, "retrieval", retrieval)
+    split = "for --retrieval: split whose qrels are read, such as dev (default: test)"
+    flags.DEFINE_string("split", None, split, flag_values=values)
     beside = "for vectors: another model to compare it with (may be repeated)"
     define_input(values, "beside", beside, locate=model_paths, repeated=True)
     flags.DEFINE_bool("json", False, "for --model: print one JSON object", flag_values=values)
@@ -139,7 +141,7 @@ def _evaluate_model(values: flags.FlagValues) -> None:
     (on,) = named
     for names, data in (
         (_WITH_STORE, ("store",)), (("pairs_method",), ("pairs",)),
-        (("beside",), ("scored_pairs", "retrieval")),
+        (("split",), ("retrieval",)), (("beside",), ("scored_pairs", "retrieval")),
     ):  # fmt: skip
         if on not in data and (given := [name for name in names if values[name].present]):
             needed = " or ".join(f"--{one}=…" for one in data)
@@ -178,8 +180,9 @@ def _measured(on: str, values: flags.FlagValues) -> "Evaluation":
         return evaluate_pairs(model, path, values.pairs_method)
     from bert_jax.api.vector_evaluation import evaluate_retrieval, evaluate_scored_pairs
 
-    evaluate = evaluate_scored_pairs if on == "scored_pairs" else evaluate_retrieval
-    return evaluate(model, path, values.beside)
+    if on == "scored_pairs":
+        return evaluate_scored_pairs(model, path, values.beside)
+    return evaluate_retrieval(model, path, values.beside, values.split)
 
 
 def _evaluate_task(values: flags.FlagValues) -> None:

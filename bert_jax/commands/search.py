@@ -66,6 +66,7 @@ def _run_search(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.api.corpus_search import SearchSettings, open_corpus, search
     from bert_jax.api.hard_negatives import write_hard_negatives
     from bert_jax.api.model import load
+    from bert_jax.finetune.tasks.class_names import is_blank
     from bert_jax.finetune.tasks.rows import numbered_lines, wrong_row
     from bert_jax.runtime.console import console
 
@@ -82,7 +83,7 @@ def _run_search(values: flags.FlagValues, words: Sequence[str]) -> None:
         return
     queries = list(words)
     for row, line in numbered_lines(values.input) if values.input else ():
-        if not line.strip():
+        if is_blank(line):
             wrong_row(values.input, row, "an empty query; delete the line")
         queries.append(line.rstrip("\n"))
     for query, hits in zip(

@@ -3,15 +3,16 @@
 All batches of a run have the same shape: as many rows as the fullest batch needs, so that one
 program trains and one evaluates.
 
-An example may have C sequences, such as a question with each of its choices. Then a row is C strips
-of S positions, each of which the encoder reads as a row of its own, and all sequences of an example
-are in one row: rows are what devices and micro-batches divide, so a head finds the sequences of an
-example together, whatever the mesh. Sizes: B rows, S positions, N examples in a row.
+An example may have C sequences, such as a question with each of its choices. Then a row is T strips
+of S positions, C or a multiple of it, each of which the encoder reads as a row of its own, and all
+sequences of an example are in one row: rows are what devices and micro-batches divide, so a head
+finds the sequences of an example together, whatever the mesh. Sizes: B rows, S positions, N
+examples in a row.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_settings import Order
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.random.counter_rng import MASKING, fold_key, stream_key
-from bert_jax.finetune.order import epoch_order, pack, spread
+from bert_jax.finetune.order import epoch_order, pack, spread, strips_of_rows
 from bert_jax.finetune.tasks.encoding import Encoded, Targets
 
 
@@ -48,8 +49,10 @@ class ExampleBatches:
     Args:
         targets: of the same examples.
         phase: `batch_size` examples are packed into rows of strips of `row_tokens`, at most
-            `examples_per_row` in each; one in each row if that is 1, a sequence in each strip.
+            `examples_per_row` in each; one in each row if that is 1, a sequence in each strip. Rows
+            of C strips unless more are better filled, which a `row_length` rules out.
         steps: of the run; the rows of a batch are enough for all of them.
+        check: called for each epoch with the indices of the examples of each of its batches.
         parts: the rows are a multiple of it.
         padding_reads: whether padding attends to the example of its row and has positions, as in
             transformers; with one example in a row.
@@ -67,6 +70,7 @@ class ExampleBatches:
         steps: int,
         parts: int,
         padding_reads: bool = False,
+        check: Callable[[Iterable[np.ndarray]], object] = lambda batches: None,
     ) -> None:
         self._encoded, self._phase, self._padding_reads = encoded, phase, padding_reads
         self._how, self._seed, self._pad = how, seed, pad
@@ -83,12 +87,16 @@ class ExampleBatches:
             targets.drawn,
         )
         self.steps_per_epoch = -(-self.rows_per_epoch // phase.batch_size)
+        self.strips = self._best_strips()
         self._layout = functools.lru_cache(maxsize=3)(self._planned)
-        epochs = range(max(1, -(-steps // self.steps_per_epoch)))
-        layouts = [self._layout(epoch) for epoch in epochs]
-        needed = max(layout.most_rows for layout in layouts)
+        needed = self._examples = 0
+        for epoch in range(max(1, -(-steps // self.steps_per_epoch))):
+            layout = self._layout(epoch)
+            needed = max(needed, layout.most_rows)
+            self._examples = max(self._examples, layout.most_examples)
+            left = steps - epoch * self.steps_per_epoch
+            check(self._batches_of(layout.order[: left * phase.batch_size]))
         self.rows = -(-needed // parts) * parts
-        self._examples = max(layout.most_examples for layout in layouts)
 
     @property
     def shape(self) -> PhaseConfig:
@@ -104,7 +112,7 @@ class ExampleBatches:
         """Returns the fraction of tokens that are no padding, and an upper bound: that of batches
         whose examples could be cut anywhere."""
         tokens, steps = int(self.lengths.sum()), self.steps_per_epoch
-        width = self._phase.row_tokens * self.sequences
+        width = self._phase.row_tokens * self.strips
         least = -(-tokens // (steps * width)) if self._phase.examples_per_row > 1 else self.rows
         return tokens / (steps * self.rows * width), tokens / (steps * max(least, 1) * width)
 
@@ -112,7 +120,7 @@ class ExampleBatches:
         """Returns rows `rows` (default: all) of the batch of a step.
 
         input_ids, token_type_ids, example_ids (that of a sequence in its row, from 1; 0 = padding),
-        position_ids: int32 [B, S], with several sequences [B, C, S]; cls_positions: int32 [B, N·C],
+        position_ids: int32 [B, S], with several sequences [B, T, S]; cls_positions: int32 [B, N·C],
         through all strips of the row; and the targets, 0 at padding and in empty slots: those of
         tokens, and what is drawn, as input_ids, positions as cls_positions, those of examples
         [B, N, …]. What is drawn depends on the seed, the epoch and the example alone. With
@@ -124,21 +132,28 @@ class ExampleBatches:
         places, strips = self.places(epoch, index), self._layout(epoch).strips
         key = stream_key(self._seed, 0, epoch, MASKING)
         for line, row in enumerate(wanted.tolist()):
-            ends = [0] * self.sequences
+            ends = [0] * self.strips
             for slot, example in enumerate(places[row]):
                 self._write(out, line, slot, example, strips[example].tolist(), ends, key)
         if self.sequences > 1:
             own = (*self._arrays.of_tokens, *self._arrays.drawn)
             for name in (*own, "example_ids", "position_ids"):
-                out[name] = out[name].reshape(len(wanted), self.sequences, self._phase.row_tokens)
+                out[name] = out[name].reshape(len(wanted), self.strips, self._phase.row_tokens)
         return out
 
-    def examples_of_steps(self, steps: int) -> Iterator[np.ndarray]:
-        """Yields the indices of the examples of the batch of each step, int64 [E]."""
+    def _batches_of(self, order: np.ndarray) -> Iterator[np.ndarray]:
+        """Yields the examples of each batch of an epoch."""
         size = self._phase.batch_size
-        for step in range(steps):
-            first = step % self.steps_per_epoch * size
-            yield self._layout(step // self.steps_per_epoch).order[first : first + size]
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    def _best_strips(self) -> int:
+        phase, number = self._phase, self.sequences
+        if phase.examples_per_row == 1 or phase.row_tokens > phase.seq_length or number == 1:
+            return number
+        size = phase.batch_size
+        order = epoch_order(self.lengths, size, self._how, self._seed, 0)
+        limits = phase.row_tokens, phase.examples_per_row
+        return strips_of_rows(order, self._lengths, size, *limits)
 
     def slots(self, slot: int) -> int | slice:
         """Returns where a row's array of sequences has those of its example in a slot."""
@@ -161,11 +176,10 @@ class ExampleBatches:
         if self._phase.examples_per_row == 1:
             strips = np.broadcast_to(np.arange(self.sequences), lengths.shape)
             return Layout(order, np.arange(len(order)) % size, strips, min(size, len(order)), 1)
-        limits = self._phase.row_tokens, self._phase.examples_per_row
+        limits = self._phase.row_tokens, self._phase.examples_per_row, self.strips
         if self._how == "strata":
             order = spread(order, lengths, size, *limits)
-        starts = range(0, len(order), size)
-        packed = [pack(lengths[order[start : start + size]], *limits) for start in starts]
+        packed = [pack(lengths[batch], *limits) for batch in self._batches_of(order)]
         strips = np.empty_like(lengths)
         strips[order] = np.concatenate([own for _, own in packed])
         return Layout(
@@ -183,7 +197,7 @@ class ExampleBatches:
                 for name, array in values.items()
             }
 
-        tokens, slots = self._phase.row_tokens * self.sequences, self._examples
+        tokens, slots = self._phase.row_tokens * self.strips, self._examples
         arrays = self._arrays
         out = zeros(tokens, arrays.of_tokens) | zeros(slots, arrays.of_examples)
         out |= zeros(slots * self.sequences, arrays.positions)

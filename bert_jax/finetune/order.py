@@ -17,6 +17,10 @@ from bert_jax.data_pipeline.random.counter_rng import ORDER, fold_key, permute, 
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 _USUAL: Final = 0.95  # share of the batches that need as many rows, or fewer
+_LARGER: Final = (2, 4)  # times as many strips in a row
+_PLANNED: Final = 32  # batches by which the strips are chosen
+_WORTH: Final = 0.95  # share of the positions that are left; else the gain is too small
+_FEWEST_ROWS: Final = 8  # for each time; with fewer, many devices would read padding
 
 
 def epoch_order(
@@ -49,21 +53,22 @@ def epoch_order(
 
 
 @compiled
-def pack(lengths, row_tokens, most_examples):
+def pack(lengths, row_tokens, most_examples, strips):
     """Packs the examples of a batch into rows, best-fit decreasing.
 
-    Where an example has C sequences, a row has C strips, and a sequence lies in one of them.
+    A row has strips, and each sequence of an example lies in one of them.
 
     Args:
         lengths: int64 [E, C], tokens of the sequences of each example.
         row_tokens: of a strip.
+        strips: of a row, C or more.
 
     Returns:
         The row of each example, [E], and the strip of each of its sequences, [E, C].
     """
     count, sequences = lengths.shape
-    rows, strips = np.empty(count, np.int64), np.empty((count, sequences), np.int64)
-    room, inside = np.full((count, sequences), row_tokens), np.zeros(count)
+    rows, places = np.empty(count, np.int64), np.empty((count, sequences), np.int64)
+    room, inside = np.full((count, strips), row_tokens), np.zeros(count)
     opened = 0
     for place in np.argsort(-lengths.sum(1), kind="mergesort"):
         best = -1
@@ -74,10 +79,10 @@ def pack(lengths, row_tokens, most_examples):
         if best < 0:
             best = opened
             opened += 1
-        _place(lengths[place], room[best], strips[place])
+        _place(lengths[place], room[best], places[place])
         inside[best] += 1
         rows[place] = best
-    return rows, strips
+    return rows, places
 
 
 @compiled
@@ -103,8 +108,47 @@ def _place(lengths, room, strips):
     return True
 
 
+def strips_of_rows(
+    order: np.ndarray,
+    lengths: np.ndarray,
+    batch_size: int,
+    row_tokens: int,
+    most_examples: int,
+) -> int:
+    """Returns how many strips a row has that is filled best: C, or some times as many.
+
+    All sequences of an example are in one row, so that of two that nearly fill a strip each, the
+    rest of both would stay empty. A row of more strips has room for the sequences of others, and
+    costs nothing more for each position. Depends on the examples alone, whatever the devices and
+    micro-batches, with which a run may be resumed.
+
+    order, lengths, row_tokens, most_examples: as of `pack` and `spread`.
+    """
+    sequences = lengths.shape[1]
+    starts = range(0, min(len(order), _PLANNED * batch_size), batch_size)
+
+    def rows_with(strips: int) -> int:
+        each = (order[start : start + batch_size] for start in starts)
+        limits = row_tokens, most_examples, strips
+        return max(int(pack(lengths[batch], *limits)[0].max()) + 1 for batch in each)
+
+    best = sequences
+    least = rows_with(best) * best
+    for times in _LARGER if sequences > 1 else ():
+        strips = sequences * times
+        rows = rows_with(strips)
+        if rows >= _FEWEST_ROWS * times and rows * strips <= _WORTH * least:
+            best, least = strips, rows * strips
+    return best
+
+
 def spread(
-    order: np.ndarray, lengths: np.ndarray, batch_size: int, row_tokens: int, most_examples: int
+    order: np.ndarray,
+    lengths: np.ndarray,
+    batch_size: int,
+    row_tokens: int,
+    most_examples: int,
+    strips: int,
 ) -> np.ndarray:
     """Returns the order of an epoch in which no batch needs more rows than nearly all do.
 
@@ -112,13 +156,13 @@ def spread(
     would then have. Such a batch exchanges its longest example with that of a batch with few
     tokens.
 
-    lengths, row_tokens: as of `pack`.
+    lengths, row_tokens, strips: as of `pack`.
     """
     order, full, totals = order.copy(), len(order) // batch_size, lengths.sum(1)
     batches = order[: full * batch_size].reshape(full, batch_size)
 
     def rows_of(batch: np.ndarray) -> int:
-        return int(pack(lengths[batch], row_tokens, most_examples)[0].max()) + 1
+        return int(pack(lengths[batch], row_tokens, most_examples, strips)[0].max()) + 1
 
     needed = np.array([rows_of(batch) for batch in batches])
     usual = int(np.quantile(needed, _USUAL, method="higher")) if full else 0

@@ -1,8 +1,9 @@
 """The files of a task as the data of a run."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -131,10 +132,10 @@ class TaskData:
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         """Returns the data of a phase; both splits have enough rows for every device."""
         parts = axis_size(mesh, AXES["batch"]) * phase.micro_batches
-        train = self._batches(self.train, config, phase, config.seed, phase.steps, parts)
+        own = self.train.examples, self.train.prepared
+        check = functools.partial(self.kind.check_batches, *own)
+        train = self._batches(self.train, config, phase, config.seed, phase.steps, parts, check)
         held_out = self._batches(self.held_out, config, phase, 0, 0, parts)
-        batches = train.examples_of_steps(phase.steps)
-        self.kind.check_batches(self.train.examples, self.train.prepared, batches)
 
         def measure(logits: Logits) -> Measured:
             task, examples = config.task, self.held_out.examples
@@ -150,7 +151,7 @@ class TaskData:
             per_token=self.kind.per_token,
             per_example=self.kind.per_example,
         )
-        return PhaseData(train.shape, train, evaluated, "examples", train.sequences)
+        return PhaseData(train.shape, train, evaluated, "examples", train.strips)
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "TaskData":
         """Returns the data with the soft labels of the teacher among the targets for training."""
@@ -182,6 +183,7 @@ class TaskData:
         seed: int,
         steps: int,
         parts: int,
+        check: Callable[[Iterable[np.ndarray]], object] = lambda batches: None,
     ) -> ExampleBatches:
         return ExampleBatches(
             split.prepared.encoded,
@@ -193,6 +195,7 @@ class TaskData:
             steps=steps,
             parts=parts,
             padding_reads=config.task.answer_softmax == "row",
+            check=check,
         )
 
     def warn(self, config: Config) -> None:

@@ -57,8 +57,8 @@ class PretrainingModel(nnx.Module):
         """Returns the encoder's output [B, S, H], or the joined states of a frozen encoder's
         layers; key: as in a call.
 
-        The arrays of tokens may be [B, C, S]: rows of C strips, which the encoder reads as B·C rows
-        of its own, and heads as one of C·S positions.
+        The arrays of tokens may be [B, T, S]: rows of T strips, which the encoder reads as B·T rows
+        of its own, and heads as one of T·S positions.
 
         `reading_ids`, if in the batch: int32 [B, S], the example whose tokens each position attends
         to, so that padding may read one, too.
@@ -118,5 +118,5 @@ def encoder_rows(batch: Batch) -> Batch:
 
 
 def _whole_rows(x: jax.Array, batch: Batch) -> jax.Array:
-    """Returns an array [R, S, …] of the encoder's rows as one of the batch's, [B, C·S, …]."""
+    """Returns an array [R, S, …] of the encoder's rows as one of the batch's, [B, T·S, …]."""
     return x.reshape(len(batch["example_ids"]), -1, *x.shape[2:])

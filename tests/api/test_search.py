@@ -318,7 +318,7 @@ def _damage(corpus: Path, what: str) -> None:
         case "codes":
             stored = stored.astype(np.int8)
         case "query":
-            (corpus / "queries.txt").write_text("fine\n \n", "utf-8")
+            (corpus / "queries.txt").write_text("fine\n \u200b\n", "utf-8")
         case "none":
             (corpus / "queries.txt").touch()
     np.save(corpus / "vectors.npy", stored)
@@ -343,7 +343,7 @@ def _damage(corpus: Path, what: str) -> None:
 )
 def test_what_cannot_be_searched_is_one_line(folder, corpus, capsys, what, problem) -> None:
     _damage(corpus, what)
-    query = {"typed": [" "]}.get(what, ["ten ships"])
+    query = {"typed": [" \u200b"]}.get(what, ["ten ships"])
     if what in ("query", "none"):
         query = [f"--input={corpus / 'queries.txt'}"]
     assert cli.main(words(corpus, folder, *query)) == FAILED

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from exported import make_run
 from scipy import stats
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 import bert_jax
 from bert_jax import cli
@@ -170,7 +171,14 @@ def test_scored_pairs_have_scipys_correlations(exported, folder, tmp_path, capsy
     for a, b, _ in PAIRS:
         one, other = ({word.strip(",") for word in text.split()} for text in (a, b))
         shared.append(len(one & other) / len(one | other))
-    for name, values in ((str(folder), cosines), ("shared words (Jaccard)", shared)):
+    texts = [text for *pair, _ in PAIRS for text in pair]
+    rare = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]").fit(texts)
+    weighted = [float((rare.transform([a]) @ rare.transform([b]).T).sum()) for a, b, _ in PAIRS]
+    for name, values in (
+        (str(folder), cosines),
+        ("shared words (Jaccard)", shared),
+        ("shared words, weighted by their rarity", weighted),
+    ):
         assert values_of(found, name) == {
             "Spearman": pytest.approx(stats.spearmanr(scores, values).statistic, abs=1e-5),
             "Pearson": pytest.approx(stats.pearsonr(scores, values).statistic, abs=1e-5),
@@ -233,7 +241,11 @@ QRELS = "query-id\tcorpus-id\tscore\n"
         ("qrels/test.tsv", f"{QRELS}a\t1\t1\nz\t1\t1\n", "row 3: id 'z' is not in .*queries.jsonl"),
         ("qrels/test.tsv", f"{QRELS}a\tz\t1\n", "row 2: id 'z' is not in .*corpus.jsonl"),
         ("qrels/test.tsv", f"{QRELS}a\t1\tyes\n", "row 2: score 'yes' is not a number"),
-        ("qrels/test.tsv", f"{QRELS}b\t2\t1\na\t1\t0\n", "row 3: query 'a' has no document with"),
+        (
+            "qrels/test.tsv",
+            f"{QRELS}a\t1\t0\n",
+            "test.tsv: no score is above 0, so no query is left",
+        ),
         ("qrels/test.tsv", f"{QRELS}a\t1\t1\na\t1\t0\n", "row 3: query 'a' has document '1' twice"),
         ("qrels/test.tsv", f"{QRELS}a\t6\t1\n", "row 2: document '6' is relevant, but has no text"),
         ("qrels/test.tsv", QRELS, "test.tsv: no rows, so no query is left"),
@@ -253,6 +265,38 @@ def test_bad_files_of_a_search_are_one_line(name, text, message, tmp_path):
     (data / name).write_text(text)
     with pytest.raises(UserError, match=message):
         read_retrieval(data)
+
+
+def test_the_relevance_of_another_split_is_read_if_it_is_asked_for_or_alone(tmp_path):
+    data = write_beir(tmp_path / "beir")
+    test, dev = data / "qrels/test.tsv", data / "qrels/dev.tsv"
+    dev.write_text(f"{QRELS}c\t1\t0\nb\t2\t1\n")
+    of_test, of_dev = read_retrieval(data), read_retrieval(data, "dev")
+    assert (len(of_test.queries), of_dev.queries) == (3, [QUERIES["b"]])
+    assert f"relevance: {dev}" in of_dev.notes
+    assert "queries without a document with a score above 0, left out: 1" in of_dev.notes
+    with pytest.raises(UserError, match=r"qrels: no train\.tsv; give --split=dev or --split=test"):
+        read_retrieval(data, "train")
+    test.rename(data / "qrels/train.tsv")
+    with pytest.raises(UserError, match=r"qrels: no test\.tsv; give --split=dev or --split=train"):
+        read_retrieval(data)
+    (data / "qrels/train.tsv").unlink()
+    assert read_retrieval(data).queries == of_dev.queries
+    dev.unlink()
+    with pytest.raises(UserError, match=r"no qrels; one of qrels/test\.tsv, qrels\.tsv"):
+        read_retrieval(data)
+
+
+def test_ids_may_be_numbers_and_a_title_may_be_missing(tmp_path):
+    data = tmp_path / "beir"
+    (data / "qrels").mkdir(parents=True)
+    (data / "queries.jsonl").write_text('{"_id": 1, "text": "hello"}\n')
+    lines = ['{"_id": 7, "text": "a"}', '{"_id": "8", "title": null, "text": "b", "metadata": {}}']
+    (data / "corpus.jsonl").write_text("\ufeff" + "\r\n".join([*lines, ""]), "utf-8")
+    (data / "qrels/test.tsv").write_text(f"{QRELS}1\t8\t1\n")
+    found = read_retrieval(data)
+    assert (found.queries, found.documents) == (["hello"], ["a", "b"])
+    assert found.relevance == [{1: 1.0}]
 
 
 def test_a_missing_file_is_one_line(tmp_path):

@@ -243,6 +243,19 @@ def test_texts_are_read_as_the_folder_says(folder, tmp_path):
     np.testing.assert_array_equal(bert_jax.load(tmp_path / "out").encode(SOME), model.encode(SOME))
 
 
+def test_a_prompt_after_which_no_text_is_read_is_refused(folder):
+    """All vectors would be those of the prompt."""
+    add_parts(folder, ("Pooling", old_pooling("mean"), {}))
+    about = {"prompts": {"query": "x " * 9, "long": "x " * 10}, "default_prompt_name": None}
+    write(folder, "config_sentence_transformers.json", about)
+    write(folder, "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": False})
+    model = bert_jax.load(folder)
+    model.encode("hello", prompt_name="query")
+    for pooling in (None, "cls"):
+        with pytest.raises(UserError, match="a prompt that fills the 10 tokens of a text"):
+            model.encode("hello", prompt_name="long", pooling=pooling)
+
+
 def states_of(model: bert_jax.Model, ids: list[int]) -> np.ndarray:
     """The last states of tokens that no text has."""
     from bert_jax.api.text_rows import text_rows
@@ -377,6 +390,7 @@ OUTSIDE = {"type": f"{OLD}.Transformer", "path": ""}, {"type": f"{OLD}.Pooling",
             pooling(word_embedding_dimension=WIDTH, pooling_mode_cls_token=True),
             "mean_tokens is mis",
         ),
+        (pooling(pooling_mode_attention=True), "a pool that bert-jax does not compute"),
         (pooling(**new_pooling("median")), "pooling_mode='median'; bert-jax computes cls, max"),
         (pooling(**old_pooling(pooling_mode_cls_token=1)), "cls_token=1 should be true or false"),
         (layer(activation_function="own.Swish"), "'own.Swish' is not supported; only Identity"),

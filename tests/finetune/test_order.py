@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.finetune.order import epoch_order, pack, spread
+from bert_jax.finetune.order import epoch_order, pack, spread, strips_of_rows
 
 
 def lengths_of(count: int, seed: int = 0) -> np.ndarray:
@@ -19,7 +19,7 @@ def test_every_example_is_seen_once_an_epoch(count: int, how) -> None:
     for epoch in range(3):
         order = epoch_order(lengths, 32, how, 7, epoch)
         assert sorted(order.tolist()) == list(range(count))
-        assert sorted(spread(order, lengths[:, None], 32, 64, 32).tolist()) == list(range(count))
+        assert sorted(spread(order, lengths[:, None], 32, 64, 32, 1).tolist()) == list(range(count))
 
 
 def test_an_order_depends_on_seed_and_epoch_alone() -> None:
@@ -53,7 +53,7 @@ def test_the_smaller_batch_has_another_set_of_strata_in_each_epoch() -> None:
 
 def test_rows_hold_whole_examples_within_their_limits() -> None:
     lengths = lengths_of(32)
-    rows, _ = pack(lengths[:, None], 64, 5)
+    rows, _ = pack(lengths[:, None], 64, 5, 1)
     assert np.bincount(rows, lengths).max() <= 64
     assert max(Counter(rows.tolist()).values()) <= 5
     assert set(rows.tolist()) == set(range(rows.max() + 1))
@@ -66,11 +66,31 @@ def test_rows_hold_whole_examples_within_their_limits() -> None:
 def test_a_batch_that_needs_a_row_more_exchanges_its_longest_example() -> None:
     lengths = np.array([10] * 6 + [30] + [8] * 21 + [10] * 4 + [9] * 8)
     order = np.arange(40)
-    needed = [pack(lengths[order[i : i + 4], None], 40, 4)[0].max() + 1 for i in range(0, 40, 4)]
+    needed = [pack(lengths[order[i : i + 4], None], 40, 4, 1)[0].max() + 1 for i in range(0, 40, 4)]
     assert Counter(needed) == {1: 9, 2: 1}
     lengths = np.concatenate([lengths] * 3)
     lengths[[46, 86]] = 8  # one of 30 batches
-    order = spread(np.arange(120), lengths[:, None], 4, 48, 4)
-    needed = [pack(lengths[order[i : i + 4], None], 48, 4)[0].max() + 1 for i in range(0, 120, 4)]
+    order = spread(np.arange(120), lengths[:, None], 4, 48, 4, 1)
+    needed = [
+        pack(lengths[order[i : i + 4], None], 48, 4, 1)[0].max() + 1 for i in range(0, 120, 4)
+    ]
     assert sorted(order.tolist()) == list(range(120))
     assert Counter(needed) == {1: 30} or Counter(needed) == {1: 29, 2: 1}
+
+
+def test_pairs_whose_longer_text_fills_a_strip_share_larger_rows() -> None:
+    """A question of 14 tokens beside a paragraph of a whole row leaves nearly half of both empty;
+    pairs of short texts, and batches of few rows, have rows of two strips as before."""
+    paragraphs = np.stack([lengths_of(640).clip(max=20), np.full(640, 64)], axis=1)
+    order, limits = epoch_order(paragraphs.sum(1), 256, "strata", 0, 0), (64, 256)
+
+    def rows_with(strips: int) -> int:
+        return int(pack(paragraphs[order[:256]], *limits, strips)[0].max()) + 1
+
+    assert strips_of_rows(order, paragraphs, 256, *limits) == 8
+    assert rows_with(8) * 8 < 0.7 * rows_with(2) * 2
+    assert strips_of_rows(order, paragraphs, 64, *limits) == 4
+    assert strips_of_rows(order, paragraphs, 16, *limits) == 2
+    assert strips_of_rows(order, paragraphs[:, 1:], 256, *limits) == 1
+    short = np.stack([lengths_of(640, seed).clip(max=12) for seed in (1, 2)], axis=1)
+    assert strips_of_rows(order, short, 256, *limits) == 2

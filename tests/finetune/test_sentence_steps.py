@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 from runs import read_meta
-from small_task import pairs_config, write_pairs
-from task_steps import SGD, trained
+from small_task import WORDS, pairs_config, write_pairs
+from task_steps import SGD, batches_of, trained
 
 from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError
@@ -78,6 +78,24 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
     moved = jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), before, params))
     assert max(moved) > 1e-3
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=2e-6), params, after)
+
+
+@pytest.mark.slow
+def test_rows_of_more_strips_change_no_loss_and_no_update(folder: Path) -> None:
+    """Anchors are short and positives fill a strip, so that rows have room for other pairs, too."""
+    draw = np.random.default_rng(0).choice
+    rows = [f"{draw(WORDS)}\t{' '.join(draw(WORDS, 8))}" for _ in range(80)]
+    (folder / "long.tsv").write_text("\n".join(["anchor\tpositive", *rows]) + "\n")
+    large = {"phases[0]__batch_size": 64, "phases[0]__seq_length": 10}
+    config = sgd_config(folder, "both directions", **large).replace(
+        {"task.data": str(folder / "long.tsv"), "phases[0].examples_per_row": 64}
+    )
+    batches = batches_of(config)[1]
+    assert (batches.sequences, batches.strips) == (2, 4)
+    losses, _, params = trained(config, 1)
+    others, _, padded = trained(config.replace("phases[0].examples_per_row", 1), 1)
+    np.testing.assert_allclose(losses, others, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=2e-6), padded, params)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_a_table_of_any_form_has_columns_by_name(tmp_path: Path, end: str) -> No
 
 def test_equal_texts_have_equal_numbers(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
-    path.write_text("anchor\tpositive\nwho\tdal\nwhy\tdal\ndal\twho\n")
+    path.write_text("anchor\tpositive\nwho\tdal\nwhy\tdal \ndal\t who\n")
     texts = KINDS["sentence_pairs"].arrays(read(path)[0])["texts"]  # type: ignore[attr-defined]
     assert texts.tolist() == [[1, 2], [3, 2], [2, 1]]
 
@@ -142,7 +142,7 @@ def open_batches(config: Config) -> None:
         (["dal\tbel", "fim\tgan", "bal\tgal"], "row {}: the last batch of an epoch of 3 pairs has"),
         (["dal\tbel", "fim\tbel"], "row {}: its batch of 2 pairs repeats one text"),
         (["dal\tbel", "dal\tfim"], "row {}: its batch of 2 pairs repeats one text"),
-        (["dal\tbel"], "row 2: it is the only pair, so that no pair has a negative; give more"),
+        (["dal\tbel"], "row 2: it is the only pair for training, so that no pair has a negative"),
     ],
 )
 def test_a_batch_without_a_negative_is_refused(

@@ -111,6 +111,65 @@ def test_a_loss_and_its_gradient_are_those_of_pytorch(form: str) -> None:
     assert not flat[1::2].any()
 
 
+def torch_loss_of_texts(x_ExCxD: Any, texts_ExC: list[list[int]], settings: VectorConfig) -> Any:
+    """The sum of the loss by its words, one softmax at a time: the candidates of a text are those
+    of others that equal neither text of its pair, and whose own pair shares no text with it."""
+    total = 0.0
+    for width in widths(settings, D):
+        x = torch.nn.functional.normalize(x_ExCxD[..., :width], dim=-1)
+        ways = [(0, 1)] + ([(1, 0)] if settings.directions == "both" else [])
+        for own, other in ways:
+            columns = range(1, len(texts_ExC[0])) if other else [0]
+            for i, mine in enumerate(texts_ExC):
+                scores = [20 * x[i, own] @ x[i, other]]
+                for j, theirs in enumerate(texts_ExC):
+                    for column in columns:
+                        shares = theirs[column] in mine[:2]
+                        if column < 2:  # the texts that belong together
+                            shares |= j == i or theirs[1 - column] == mine[1 - column]
+                        if not shares:
+                            scores.append(20 * x[i, own] @ x[j, column])
+                total = total + (torch.logsumexp(torch.stack(scores), 0) - scores[0]) / len(ways)
+    return total
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("directions", ["one", "both"])
+@pytest.mark.parametrize("kinds", [4, 12])
+def test_a_loss_of_equal_texts_and_its_gradient_are_those_of_pytorch(
+    directions: Any, kinds: int
+) -> None:
+    """Few texts, in any column, with one vector each: anchors, positives and negatives that are one
+    another's, and pairs that are there twice."""
+    drawn = np.random.default_rng(kinds)
+    texts = drawn.integers(1, kinds + 1, (E, 4)).astype(np.int32)
+    x = drawn.normal(size=(kinds + 1, D)).astype(np.float32)[texts]
+    settings = VectorConfig(loss="negatives", directions=directions, dimensions=(8, 3))
+    batch = batch_of(4) | {"texts": placed(texts)}
+
+    def loss(x_BxNxCxD: jax.Array) -> jax.Array:
+        vectors = Vectors(x_BxNxCxD.reshape(SLOTS[0], -1, D), settings)
+        return OBJECTIVES["in_batch_negatives"].sums(vectors, batch, NO_CORPUS)["loss"]
+
+    value, gradient = jax.value_and_grad(loss)(jnp.asarray(placed(x)))
+    theirs = torch.tensor(x, requires_grad=True)
+    total = torch_loss_of_texts(theirs, texts.tolist(), settings)
+    total.backward()
+    np.testing.assert_allclose(float(value), total.item(), rtol=1e-6)
+    flat = np.asarray(gradient).reshape(-1, 4, D)[::2] / E
+    np.testing.assert_allclose(flat, theirs.grad.numpy() / E, rtol=1e-5, atol=1e-6)
+
+
+def test_cosent_of_equal_scores_teaches_nothing() -> None:
+    x, batch = placed(example_vectors(2)), batch_of(2)
+    batch["scores"] = np.where(batch["pair_weights"] > 0, np.float32(0.4), 0)
+    value, gradient = jax.value_and_grad(functools.partial(loss_of, "cosent", batch))(
+        jnp.asarray(x)
+    )
+    assert float(value) == 0
+    assert not np.asarray(gradient).any()
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_softmax_over_both_vectors_is_that_of_pytorch(normalize: bool) -> None:

@@ -33,6 +33,7 @@ POOLING_KEYS: Final[tuple[Entry, ...]] = (
          "pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens "
          "pooling_mode_lasttoken", "the pools, joined in this order"),
     read("pooling_mode", "one pool or several, joined in their order"),
+    refused("pooling_mode_*", "a pool that bert-jax does not compute", False, None),
     read("include_prompt", "whether the tokens of the prompt are pooled"),
 )  # fmt: skip
 DENSE_KEYS: Final[tuple[Entry, ...]] = (

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,11 @@ def _fit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(known, labels), new
+
+
+def is_installed() -> bool:
+    """Returns whether there is scikit-learn, which most baselines need."""
+    return find_spec("sklearn") is not None
 
 
 def word_vectors(known: Sequence[str], texts: Sequence[str]) -> Any:

@@ -66,6 +66,11 @@ def cleaned(spelling: str) -> str:
     return " ".join(text[kept[0] : kept[-1] + 1].split()) if kept else ""
 
 
+def is_blank(text: str) -> bool:
+    """Returns whether a text has white space and unseen characters alone."""
+    return all(c.isspace() or unicodedata.category(c) in _UNSEEN for c in text)
+
+
 def _said(spelling: str) -> str:
     """Returns what all spellings of a class have in common."""
     name = cleaned(spelling)

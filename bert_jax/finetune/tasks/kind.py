@@ -155,7 +155,7 @@ class TaskKind(abc.ABC):
     ) -> None:
         """Raises UserError for a training batch of which nothing can be learned.
 
-        batches: the indices of the examples of each.
+        batches: the indices of the examples of each, of an epoch.
         """
         return  # from any example, by default
 

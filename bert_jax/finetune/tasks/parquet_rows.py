@@ -7,7 +7,7 @@ from typing import Any, Final
 from etils import epath
 
 from bert_jax.data_pipeline.sources.arrow_batches import arrow_errors, check_arrow
-from bert_jax.errors import UserError, nearest
+from bert_jax.finetune.tasks.rows import column_index
 from bert_jax.storage.read_files import open_bytes, path_of
 
 PARQUET: Final = ".parquet"
@@ -39,17 +39,20 @@ def parquet_rows(
     text_of: TextOf,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row, from 1, and the values of the named columns as text; "" of an
-    optional one that is not there."""
+    optional one that is not there, or null."""
     with _opened(path) as file:
         titles = list(file.schema_arrow.names)
-        for name in names:
-            if name not in titles:
-                raise UserError(f"{path}: no column {name!r}{nearest(name, titles)}")
         there = [*names, *(name for name in optional if name in titles)]
+        for name in there:
+            column_index(path, titles, name)
         missing = dict.fromkeys(optional, "")
         row = 0
         for batch in file.iter_batches(_BATCH, columns=list(dict.fromkeys(there))):
             for values in batch.to_pylist():
                 row += 1
-                own = {name: text_of(path, row, name, values[name]) for name in there}
+                own = {
+                    name: text_of(path, row, name, values[name])
+                    for name in there
+                    if name in names or values[name] is not None
+                }
                 yield row, missing | own

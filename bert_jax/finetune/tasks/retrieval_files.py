@@ -2,7 +2,8 @@
 pairs of texts with a score.
 
 BEIR's folder has `queries.jsonl` and `corpus.jsonl` with the keys _id and text, of a document also
-title, and `qrels/test.tsv` with the columns query-id, corpus-id and score. A table has these, too.
+title, and `qrels/test.tsv`, also of other splits, with the columns query-id, corpus-id and score. A
+table has these, too.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Final
 from etils import epath
 
 from bert_jax.errors import UserError, count
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.glue import read_split
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
 from bert_jax.finetune.tasks.table import read_rows
@@ -23,8 +25,9 @@ _ENDINGS: Final = (".jsonl", ".tsv", ".csv")
 _FILES: Final = {
     "queries": tuple(f"queries{ending}" for ending in _ENDINGS),
     "corpus": tuple(f"corpus{ending}" for ending in _ENDINGS),
-    "qrels": ("qrels/test.tsv", *(f"qrels{ending}" for ending in (".tsv", ".csv", ".jsonl"))),
 }
+_TABLES: Final = (".tsv", ".csv", ".jsonl")
+_SPLIT: Final = "test"
 PAIR_COLUMNS: Final = ("sentence1", "sentence2", "score")
 _LEAST_PAIRS: Final = 3
 _ANY_NUMBER: Final = (-math.inf, math.inf)
@@ -89,7 +92,7 @@ def read_scored_pairs(path: epath.PathLike) -> ScoredPairs:
     pairs, scores = list[tuple[str, str]](), list[float]()
     for row, first, second, score in rows:
         for name, text in zip(PAIR_COLUMNS, (first, second), strict=False):
-            if not text.strip():
+            if is_blank(text):
                 wrong_row(where, row, f"{name} is empty; give it a text or leave the row out")
         pairs.append((first, second))
         scores.append(score_of(where, row, str(score), *_ANY_NUMBER))
@@ -100,37 +103,51 @@ def read_scored_pairs(path: epath.PathLike) -> ScoredPairs:
     return ScoredPairs(where, pairs, scores, _notes(dropped))
 
 
-def read_retrieval(folder: epath.PathLike) -> Retrieval:
+def read_retrieval(folder: epath.PathLike, split: str | None = None) -> Retrieval:
     """Reads BEIR's form, or tables with its columns.
 
-    Queries without an entry in the qrels are left out; documents without text are never found.
+    Queries without a relevant document are left out; documents without text are never found.
+
+    Args:
+        split: whose qrels are read, such as "dev"; None: "test", or the only ones that there are.
 
     Raises:
         UserError: as `read_rows`; an id is empty or not the only one of its kind, a text that is
-            needed is empty, the qrels name an unknown id, or no relevant document of a query.
+            needed is empty, the qrels name an unknown id or are those of other splits, or no query
+            is left.
     """
     files = {kind: _find(folder, kind) for kind in _FILES}
+    qrels = _find_qrels(folder, split)
     queries = _read_texts(files["queries"], "query", title=False)
     corpus = _read_texts(files["corpus"], "document", title=True)
-    grades = _read_grades(files["qrels"], queries, corpus)
-    with_text = [name for name, (_, text) in corpus.by_id.items() if text]
+    grades = _read_grades(qrels, queries, corpus)
+    with_text = [name for name, (_, text) in corpus.by_id.items() if not is_blank(text)]
     places = {name: place for place, name in enumerate(with_text)}
     notes = _notes({**queries.dropped, **corpus.dropped})
+    if qrels.parent.name == "qrels" and qrels.stem != _SPLIT:
+        notes.append(f"relevance: {qrels}")
     if unused := len(queries.by_id) - len(grades):
-        notes.append(f"queries without an entry in {files['qrels']}, left out: {unused:,}")
+        notes.append(f"queries without an entry in {qrels}, left out: {unused:,}")
+    answered = {name: of for name, of in grades.items() if max(of.values()) > 0}
+    if none := len(grades) - len(answered):
+        notes.append(f"queries without a document with a score above 0, left out: {none:,}")
+    if not answered:
+        raise UserError(
+            f"{qrels}: no score is above 0, so no query is left; give relevant documents"
+        )
     if empty := len(corpus.by_id) - len(with_text):
         notes.append(f"documents without text, never found: {empty:,}")
     # BEIR leaves out equal ids, too: a query may be one of the documents.
-    own = [places.get(name, -1) if name not in grades[name] else -1 for name in grades]
+    own = [places.get(name, -1) if name not in of else -1 for name, of in answered.items()]
     if same := sum(place >= 0 for place in own):
         notes.append(f"documents with the id of a query, left out of its results: {same:,}")
     return Retrieval(
         path=str(folder),
-        queries=[queries.by_id[name][1] for name in grades],
+        queries=[queries.by_id[name][1] for name in answered],
         documents=[corpus.by_id[name][1] for name in with_text],
         relevance=[
             {places[name]: grade for name, grade in of.items() if grade > 0}
-            for of in grades.values()
+            for of in answered.values()
         ],
         own=own,
         notes=notes,
@@ -148,6 +165,26 @@ def _find(folder: epath.PathLike, kind: str) -> epath.Path:
     raise UserError(f"{folder}: no {kind}; one of {', '.join(names)} must be there")
 
 
+def _find_qrels(folder: epath.PathLike, split: str | None) -> epath.Path:
+    """Returns the file of relevance; UserError if there is none, with those of other splits."""
+    found = open_path(folder)
+    several = found / "qrels"
+    there = several.iterdir() if several.is_dir() else ()
+    splits = {path.stem: path for path in sorted(there) if path.suffix in _TABLES}
+    if chosen := splits.get(split or _SPLIT):
+        return chosen
+    own = (found / f"qrels{ending}" for ending in _TABLES)
+    if split is None and (path := next((path for path in own if path.exists()), None)):
+        return path
+    if split is None and len(splits) == 1:
+        return next(iter(splits.values()))
+    if not splits:
+        names = f"qrels/{split or _SPLIT}.tsv", *(f"qrels{ending}" for ending in _TABLES)
+        raise UserError(f"{folder}: no qrels; one of {', '.join(names)} must be there")
+    remedy = " or ".join(f"--split={name}" for name in splits)
+    raise UserError(f"{several}: no {split or _SPLIT}{_TABLES[0]}; give {remedy}")
+
+
 def _read_texts(path: epath.Path, what: str, *, title: bool) -> _Texts:
     """Reads texts by id, each after its title; an empty one of a query is an error."""
     rows, dropped = read_rows(path, ("_id", "text"), ("title",) if title else ())
@@ -159,7 +196,7 @@ def _read_texts(path: epath.Path, what: str, *, title: bool) -> _Texts:
         if name in by_id:
             wrong_row(path, row, f"_id {name[:60]!r} is that of row {by_id[name][0]:,}, too")
         text = f"{values.get('title', '')} {values['text']}".strip()  # as BEIR joins them
-        if not text and not title:
+        if is_blank(text) and not title:
             wrong_row(path, row, f"text of {what} {name[:60]!r} is empty; leave it out")
         by_id[name] = row, text
     return _Texts(path, by_id, dropped)
@@ -168,27 +205,20 @@ def _read_texts(path: epath.Path, what: str, *, title: bool) -> _Texts:
 def _read_grades(path: epath.Path, queries: _Texts, corpus: _Texts) -> dict[str, dict[str, float]]:
     """Returns the grade of each document that the qrels name for a query."""
     names = ("query-id", "corpus-id", "score")
-    grades, rows = dict[str, dict[str, float]](), dict[str, int]()
+    grades = dict[str, dict[str, float]]()
     for row, values in read_rows(path, names)[0]:
         query, document, score = (values[name] for name in names)
         for name, texts in ((query, queries), (document, corpus)):
             if name not in texts.by_id:
                 wrong_row(path, row, f"id {name[:60]!r} is not in {texts.path}")
         own, grade = grades.setdefault(query, {}), score_of(path, row, score, *_ANY_NUMBER)
-        rows.setdefault(query, row)
         if document in own:
             wrong_row(path, row, f"query {query[:60]!r} has document {document[:60]!r} twice")
-        if grade > 0 and not corpus.by_id[document][1]:
+        if grade > 0 and is_blank(corpus.by_id[document][1]):
             wrong_row(path, row, f"document {document[:60]!r} is relevant, but has no text")
         own[document] = grade
     if not grades:
         raise UserError(f"{path}: no rows, so no query is left; give the relevant documents")
-    for query, own in grades.items():
-        if not any(grade > 0 for grade in own.values()):
-            wrong_row(
-                path, rows[query],
-                f"query {query[:60]!r} has no document with a score above 0; leave it out",
-            )  # fmt: skip
     return grades
 
 

@@ -19,7 +19,7 @@ from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import misspelled, wrong_row
 from bert_jax.finetune.tasks.sentence_metrics import Ranked
-from bert_jax.finetune.tasks.sentence_task import SentenceTask
+from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
 _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
@@ -50,7 +50,7 @@ class SentencePairs(SentenceTask):
 
     def group(self, example: Example) -> str:
         """A text with several anchors, such as a paragraph with its questions, stays whole."""
-        return example.texts[1]
+        return text_key(example.texts[1])
 
     def labels(self, examples: Examples) -> list[str]:
         return [one.texts[1] for one in examples.examples]
@@ -65,7 +65,7 @@ class SentencePairs(SentenceTask):
         """Returns "texts", int32 [E, C]: numbers from 1, the same for equal texts."""
         numbers: dict[str, int] = {}
         found = [
-            [numbers.setdefault(text, len(numbers) + 1) for text in one.texts]
+            [numbers.setdefault(text_key(text), len(numbers) + 1) for text in one.texts]
             for one in examples.examples
         ]
         several = len(found[0]) if found else 2
@@ -123,7 +123,7 @@ def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:
     size = len(chosen)
     if size == 1:
         rest = f"the last batch of an epoch of {count(total, 'pair')} has it alone"
-        problem = rest if total > 1 else "it is the only pair"
+        problem = rest if total > 1 else "it is the only pair for training"
         remedy = "set another config.phases[0].batch_size" if total > 1 else "give more pairs"
     else:
         problem = f"its batch of {size:,} pairs repeats one text"

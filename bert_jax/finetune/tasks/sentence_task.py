@@ -5,7 +5,7 @@ sentence-transformers gives its data sets. A run writes a folder of sentence-tra
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,12 +15,20 @@ from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import table
-from bert_jax.finetune.tasks.class_names import cleaned
+from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import wrong_row
-from bert_jax.finetune.tasks.splits import TABLES, Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import (
+    TABLES,
+    Files,
+    divided,
+    find_file,
+    find_files,
+    split_files,
+)
+from bert_jax.storage.remote import open_path
 
 # The columns of the texts of each kind, without hard negatives, and of the score or the label.
 _COLUMNS: Final = {
@@ -46,14 +54,21 @@ class SentenceTask(TaskKind):
         names = ", ".join(part for parts in _COLUMNS[self.name] for part in parts)
         why = f"for {self.name}, whose columns are {names}; leave it out"
         check_unused(task, ("text", "pair", "label"), why)
-        path, other = find_files(task, _FILES)
+        self._check_one(task.data, "train")
+        self._check_one(task.held_out or task.data, "dev")
+        if not task.held_out and not split_files(self.name, task.data, _FILES, "dev"):
+            path, other = find_file(self.name, task.data, _FILES, "train"), None
+        else:
+            path, other = find_files(task, _FILES)
         train = self._read(task, path, labelled=True)
         if other:
             return train, self._read(task, other, labelled=True, train=train)
         return divided(train, [self.group(one) for one in train.examples])
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        return self._read(task, find_file(self.name, source, _FILES, split), labelled=False)
+        path = find_file(self.name, source, _FILES, split)
+        self._check_one(source, split)
+        return self._read(task, path, labelled=False)
 
     def _read(
         self,
@@ -70,7 +85,7 @@ class SentenceTask(TaskKind):
             raise UserError(f"{path}: no examples")
         for row, values in listed:
             for name in texts:
-                if not cleaned(values[name]):
+                if is_blank(values[name]):
                     wrong_row(path, row, f"{name!r} is empty; write a text, or leave out the row")
         said = [(row, values[name]) for row, values in listed for name in target]
         names, read, remarks = self.targets(task, path, said, train)
@@ -80,6 +95,18 @@ class SentenceTask(TaskKind):
             for number, ((row, values), label) in enumerate(zip(listed, labels, strict=True))
         )
         return Examples(str(path), self.name, names, examples, dropped, remarks)
+
+    def _check_one(self, path: epath.PathLike, split: str) -> None:
+        """Raises UserError for a folder in which several files with the columns of the kind may be
+        a split."""
+        needed = {*_COLUMNS[self.name][0]}
+        files = (open_path(path) / name for (name,) in _FILES[split])
+        there = [one for one in files if one.exists() and needed <= {*table.read_titles(one)}]
+        if len(there) > 1:
+            raise UserError(
+                f"{path}: {there[0].name} and {there[1].name} may both be its {split} split; move "
+                "one away, or name the file"
+            )
 
     def columns(
         self, path: epath.PathLike, *, labelled: bool
@@ -111,7 +138,7 @@ class SentenceTask(TaskKind):
 
     def group(self, example: Example) -> str:
         """Returns the text whose examples are held out together."""
-        return example.texts[0]
+        return text_key(example.texts[0])
 
     def labels(self, examples: Examples) -> list[Any]:
         return [one.label for one in _of(examples) if one.label is not None]
@@ -136,6 +163,7 @@ class SentenceTask(TaskKind):
             for one in listed
             for prompt, text in zip(prompts, one.texts, strict=True)
         ]
+        _check_prompts(context, {"query_prompt", "passage_prompt"} & {*self.own_settings})
         encoded = encode(context.tokenizer, context.model, texts, context.limit)
         weights = {"pair_weights": np.ones(len(listed), np.float32)}
         return Prepared(
@@ -158,6 +186,24 @@ class SentenceTask(TaskKind):
         )
         head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
         return dataclasses.replace(model, head=head)
+
+
+def text_key(text: str) -> str:
+    """Returns what equal texts have in common: they may differ in white space."""
+    return " ".join(text.split())
+
+
+def _check_prompts(context: TaskContext, names: Iterable[str]) -> None:
+    """Raises UserError for a prompt after which there is no room for a text: all vectors would be
+    one."""
+    for name in sorted(names):
+        prompt = getattr(context.task, name)
+        (ids,) = context.tokenizer.encode_texts([prompt])
+        if prompt and len(ids) >= (room := context.limit - 2):
+            raise UserError(
+                f"config.task.{name} has {len(ids):,} tokens, but phases[0].seq_length="
+                f"{context.limit} has room for {room:,}, with the text; make it shorter"
+            )
 
 
 def parse_dimensions(text: str, width: int) -> tuple[int, ...]:

@@ -79,8 +79,12 @@ def divided(
     keys = list(range(len(examples.examples)) if groups is None else groups)
     ids = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     if len(ids) < 2:
-        found = count(len(ids), "example" if groups is None else "text")
-        raise UserError(f"{examples.path}: {found}; a task needs at least 2")
+        found = count(len(keys), "example")
+        if len(keys) > 1:
+            found += " of one text, which are held out together"
+        raise UserError(
+            f"{examples.path}: {found}; give more, or the held-out ones as config.task.held_out"
+        )
     order = permute(stream_key(0, 0, 0, MIXING), np.arange(len(ids)), len(ids))
     is_held_out = np.zeros(len(ids), bool)
     is_held_out[order[: max(1, len(ids) // _HELD_OUT)]] = True

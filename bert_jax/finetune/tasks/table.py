@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, Final, NoReturn
 
@@ -93,7 +94,7 @@ def read_rows(
     text. The rows of a .parquet count from 1.
 
     Args:
-        optional: further columns; "" where a table, or a line of JSON, has none.
+        optional: further columns; "" where a table, or a line of JSON, has none, or null.
 
     Returns:
         The number of each row with its values by column, and reason -> number of rows left out.
@@ -119,8 +120,8 @@ def read_rows(
 
 
 def read_titles(path: epath.PathLike) -> list[str]:
-    """Returns the names of the columns of a file that `read_rows` reads, of a .jsonl the keys of
-    its first row; UserError if it is empty, or as there."""
+    """Returns the names of the columns of a file that `read_rows` reads, of a .jsonl the keys that
+    any of its rows has; UserError if it is empty, or as there."""
     suffix = PurePath(path).suffix.lower()
     if is_hub(path):
         return hub_titles(str(path))
@@ -133,14 +134,19 @@ def read_titles(path: epath.PathLike) -> list[str]:
         return titles_of(first)
     if suffix not in _JSONL:
         _refuse_form(path, suffix)
+    titles = dict[str, None]()
     for row, line in numbered_lines(path):
-        if line.strip():
+        if not line.strip():
+            continue
+        if not titles:
             refuse_array(path, line)
-            try:
-                return list(json_record.parse_object(line))
-            except ValueError as error:
-                wrong_row(path, row, str(error))
-    raise UserError(f"{path}: empty")
+        try:
+            titles |= dict.fromkeys(json_record.parse_object(line))
+        except ValueError as error:
+            wrong_row(path, row, str(error))
+    if not titles:
+        raise UserError(f"{path}: empty")
+    return list(titles)
 
 
 def _refuse_form(path: epath.PathLike, suffix: str) -> NoReturn:
@@ -193,8 +199,9 @@ def _jsonl_rows(
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
-        given = {**dict.fromkeys(optional, ""), **values}
-        yield row, {name: _text(path, row, name, given[name]) for name in (*names, *optional)}
+        given = {name: values[name] for name in names}
+        given |= {name: "" if (own := values.get(name)) is None else own for name in optional}
+        yield row, {name: _text(path, row, name, value) for name, value in given.items()}
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
@@ -204,7 +211,10 @@ def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
         return unify_line_ends(value)
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
-    wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")
+    if isinstance(value, Decimal) and value.is_finite():  # of Parquet
+        return f"{value:f}"
+    said = json.dumps(value, default=str)[:60]
+    wrong_row(path, row, f"{name!r} should be text or a number, not {said}")
 
 
 def _example(
