@@ -81,8 +81,11 @@ nightly:  ## Run all tests, the soak and the mutants with the newest releases se
 	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/sentence_transformers sentence-transformers
 	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/sentence_transformers_old \
 	  -r requirements/sentence_transformers_old.txt
+	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/transformers_old \
+	  -r requirements/transformers_old.txt
 	@.venv-nightly/bin/pytest
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so BERT_JAX_PEER=$(CURDIR)/.venv-nightly/peer \
+	  BERT_JAX_TRANSFORMERS_OLD=$(CURDIR)/.venv-nightly/transformers_old \
 	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv-nightly/gpu_compiler \
 	  BERT_JAX_SENTENCE_TRANSFORMERS=$(CURDIR)/.venv-nightly/sentence_transformers:$(CURDIR)/.venv-nightly/sentence_transformers_old \
 	  .venv-nightly/bin/pytest -m nightly
@@ -171,8 +174,8 @@ help:  ## List the targets
 	@touch $@
 
 # sentence-transformers, with which tests compare, outside site-packages: the newest release, and the
-# oldest that reads our folders, with its transformers.
-.venv/sentence_transformers .venv/sentence_transformers_old: .venv/%: requirements/%.txt .venv/torch
+# oldest that reads our folders, with its transformers. And the oldest transformers with ModernBERT.
+.venv/sentence_transformers .venv/sentence_transformers_old .venv/transformers_old: .venv/%: requirements/%.txt .venv/torch
 	@echo "installing $<"
 	@$(INSTALL) --target=$@ --upgrade -r $<
 	@touch $@

@@ -1,7 +1,7 @@
 """`config.distillation`: how a run learns from the model that `config.teacher` names."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.config.ranges import Amount, Positive
 from bert_jax.errors import UserError
@@ -35,12 +35,20 @@ class DistillationConfig:
             )
 
     @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults, by name."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        default = {f.name: f.default for f in dataclasses.fields(self)}
+        return {name: value for name, value in own.items() if value != default[name]}
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The numbers in `teacher_layers`."""
         parts = [part.strip() for part in self.teacher_layers.split(",")]
         if parts == [""]:
             return ()
-        if wrong := next((part for part in parts if not part.isdecimal()), None):
+        wrong = next((part for part in parts if not part.isdecimal()), None)
+        if wrong is not None:  # "" of two commas is one, too
             raise UserError(
                 f"config.distillation.teacher_layers={self.teacher_layers!r}: {wrong!r} is no "
                 'number of a layer; give them as in "0,2,4,7,9,11"'

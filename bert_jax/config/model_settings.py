@@ -102,6 +102,19 @@ class ModelConfig(LayerSettings):
                 f"{where}.num_attention_heads={heads or self.num_attention_heads}; change one of "
                 "them"
             )
+        head_dim = width // (heads or self.num_attention_heads)
+        if self.position == "rotary" and head_dim % 2:
+            raise UserError(
+                f'config.model.position="rotary" rotates pairs of dimensions, but a head of the '
+                f"generator has {head_dim} ({where}.hidden_size / {where}.num_attention_heads); "
+                "change one of them"
+            )
+        layers, groups = own.num_hidden_layers, self.num_hidden_groups
+        if groups and layers % groups:
+            raise UserError(
+                f"{where}.num_hidden_layers={layers} is not a multiple of "
+                f"config.model.num_hidden_groups={groups}; change one of them"
+            )
 
     def _check_positional_heads(self) -> None:
         where = 'config.model.initializer="positional_heads"'

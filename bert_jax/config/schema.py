@@ -247,6 +247,11 @@ class Config:
                 "replaced-token detection has no sentence pairs; set "
                 'config.data.pairing="full_sentences", or replaced_tokens=False'
             )
+        if self.data.replaced_tokens and not self.rtd_weight:
+            raise UserError(
+                "config.rtd_weight=0 with config.data.replaced_tokens: the model learns nothing; "
+                "raise it, or set replaced_tokens=False"
+            )
         kernel = self.compute.attention not in ("auto", "xla")
         if kernel and self.model.attention_probs_dropout_prob > 0:
             raise UserError(
@@ -300,11 +305,12 @@ class Config:
             )
 
     def _check_student(self) -> None:
-        named, layers = len(self.distillation.layers), self.model.num_hidden_layers
+        named, layers = len(self.distillation.layers), self.model.layers_of_parameters
         if named != layers:
+            kind = "groups" if self.model.num_hidden_groups else "layers"
             raise UserError(
-                f'config.distillation.teacher_layers="{self.distillation.teacher_layers}" has '
-                f"{named} layers, but config.model.num_hidden_layers={layers}; give one for each"
+                f'config.distillation.teacher_layers="{self.distillation.teacher_layers}" names '
+                f"{named}, but config.model.num_hidden_{kind}={layers}; give one for each"
             )
         if self.init:
             raise UserError(

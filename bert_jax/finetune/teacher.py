@@ -21,7 +21,7 @@ from bert_jax.finetune.find_model import find_model
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.kind import Arrays, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
-from bert_jax.finetune.tasks.task_kinds import kind_of_model
+from bert_jax.finetune.tasks.task_kinds import KINDS, kind_of_model
 from bert_jax.objectives.known_objectives import OBJECTIVES, head_title, task_of
 from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
@@ -203,9 +203,12 @@ def check_teaching(task: TaskConfig, kind: TaskKind) -> None:
         return
     soft = OBJECTIVES[kind.objectives[0]].soft
     if soft is None:
+        taught = [
+            name for name, one in KINDS.items() if OBJECTIVES[one.objectives[0]].soft is not None
+        ]
         raise UserError(
-            f"{_KEY}={task.teacher}: {task.name} has no loss against the outputs of a teacher; "
-            "leave it out"
+            f"{_KEY}={task.teacher}: {task.name} has no labels that a teacher could soften, as "
+            f"{', '.join(taught)} have; leave it out"
         )
     if not soft.softens:
         why = f"for {task.name}, whose teacher gives a score; leave it out"

@@ -66,7 +66,8 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
         if not objective.has_labels(data):
             raise UserError(
                 f"config.objectives: config.data makes no labels for {objective.name}; change "
-                "config.data.pairing or config.data.span_boundary, or remove the objective"
+                "config.data.pairing, config.data.span_boundary or config.data.replaced_tokens, or "
+                "remove the objective"
             )
     return tuple(objective.name for objective in learned)
 

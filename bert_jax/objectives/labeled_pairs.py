@@ -18,6 +18,7 @@ from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States
 from bert_jax.objectives.sentence_vectors import SentenceHead, unit, widths
+from bert_jax.objectives.soft_labels import OF_CLASSES, SoftLoss, softmax
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -84,6 +85,21 @@ def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, flo
     return {**found, "baseline_loss": float(sizes) * found["baseline_loss"]}
 
 
+def _soft_sums(logits: jax.Array, batch: Batch, weights: jax.Array, temperature: float) -> dict:
+    """The loss is the sum over the widths, each against all that the teacher says; its
+    probabilities: float32 [B, N, C]."""
+    widths_of = [logits[..., i, :] for i in range(logits.shape[-2])]
+    each = [OF_CLASSES.sums(one, batch, weights, temperature) for one in widths_of]
+    loss = sum((one["teacher_loss"] for one in each), jnp.float32(0))
+    return {**each[0], "teacher_loss": loss}
+
+
+def _soft_baselines(sums: Mapping[str, Any], count: float) -> dict[str, float]:
+    """Returns divergence and agreement of the best constant prediction, at each width."""
+    found, sizes = OF_CLASSES.baselines(sums, count), float(sums["widths"]) / count
+    return {**found, "baseline_teacher_loss": sizes * found["baseline_teacher_loss"]}
+
+
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
     examples = phase.batch_size * phase.examples_per_row
     return 2.0 * examples * 3 * model.hidden_size * len(model.head.labels)
@@ -101,5 +117,6 @@ LABELED_PAIRS = Objective(
     flops=_flops,
     tensors=(),
     of_task=True,
+    soft=SoftLoss(softmax, _soft_sums, _soft_baselines),
     head_title="pair-classification",
 )

@@ -25,6 +25,7 @@ from bert_jax.objectives.sentence_vectors import (
     sentence_vectors,
     widths,
 )
+from bert_jax.objectives.soft_labels import OF_SCORES, TEACHER, SoftLoss
 from bert_jax.parallel.collectives import gather_rows
 from bert_jax.parallel.global_batch import Batch
 
@@ -84,6 +85,29 @@ def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, flo
     return {"baseline_loss": sizes * (square - mean**2)}
 
 
+def _soft_sums(
+    vectors: Vectors, batch: Batch, weights: jax.Array, temperature: float
+) -> dict[str, jax.Array]:
+    """The squared error to the teacher's cosine, float32 [B, N, 1], at each width."""
+    wanted = batch[TEACHER][..., 0]
+    x, loss = vectors.of_examples(wanted), jnp.float32(0)
+    for width in widths(vectors.settings, x.shape[-1]):
+        cosine = cosines(x[..., 0, :width], x[..., 1, :width])
+        loss += jnp.sum(jnp.square(cosine - wanted) * weights)
+    return {
+        "teacher_loss": loss,
+        "teacher_sum": jnp.sum(wanted * weights),
+        "teacher_squares": jnp.sum(jnp.square(wanted) * weights),
+    }
+
+
+def _soft_baselines(sums: Mapping[str, Any], count: float) -> dict[str, float]:
+    """Returns the variance of the teacher's cosines, at each width."""
+    names = ("teacher_sum", "teacher_squares", "widths")
+    mean, square, sizes = (float(sums[name]) / count for name in names)
+    return {"baseline_teacher_loss": sizes * (square - mean**2)}
+
+
 SCORED_PAIRS = Objective(
     name="scored_pairs",
     title="Scored pairs",
@@ -97,5 +121,6 @@ SCORED_PAIRS = Objective(
     tensors=(),
     of_task=True,
     head_title="sentence-vector",
+    soft=SoftLoss(OF_SCORES.targets, _soft_sums, _soft_baselines, softens=False),
     across_rows=lambda config: config.head.vectors.loss == "cosent",
 )

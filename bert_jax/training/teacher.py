@@ -17,8 +17,10 @@ from bert_jax.convert import weights
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
 from bert_jax.training.run_data import RunData
@@ -26,6 +28,12 @@ from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
 
 OBJECTIVES = (MASKED_LM.name,)  # of which a teacher has the head
+# Settings of `config.model` by which layers and tables are computed: equal where they are copied.
+_LAYER_FORM = (
+    "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "position",
+    "norm_position", "norm_bias", "linear_bias", "gated_mlp", "first_attention_norm",
+    "embedding_size",
+)  # fmt: skip
 _LAYERS = "params/encoder/layers/"
 _POSITIONS = "params/encoder/embeddings/position"
 
@@ -65,13 +73,14 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
 
     Raises:
         UserError: no such model; it has another vocabulary, no masked-token head, fewer positions
-            than the rows or not the layers to copy; or no teacher where one is needed.
+            than the rows or not the layers to copy; it teaches what the run does not learn; or no
+            teacher where one is needed.
     """
     source = config.teacher
     if not source:
-        if config.distillation.layers:
+        for name in config.distillation.changed:
             raise UserError(
-                "config.distillation.teacher_layers needs a model; set config.teacher to a run at "
+                f"config.distillation.{name} needs a model; set config.teacher to a run at "
                 "a step (run@4000), an import or an export"
             )
         return None
@@ -105,6 +114,13 @@ def _check(
         raise UserError(
             f"{where}: it has no masked-language-model head, only {has}; give a model that has one"
         )
+    learned = learned_by(config)
+    if MASKED_LM.name not in learned or REPLACED_TOKENS.name in learned:
+        raise UserError(
+            f"{where}: a student learns {MASKED_LM.name}, without replaced-token detection, but "
+            f"this run learns {','.join(learned)}; change config.objectives or "
+            "config.data.replaced_tokens, or leave the teacher out"
+        )
     _check_vocabulary(where, data, tokenizer)
     longest = max(phase.seq_length for phase in config.phases)
     if model.max_position_embeddings < longest:
@@ -112,12 +128,29 @@ def _check(
             f"{where}: it has {model.max_position_embeddings} positions, but a phase has "
             f"seq_length={longest}; lower it, or give another teacher"
         )
-    lacking = [n for n in config.distillation.layers if n >= model.layers_of_parameters]
-    if lacking:
+    if config.distillation.layers:
+        _check_layers(where, config, model)
+
+
+def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
+    """Raises UserError if the student's layers cannot start as those of its teacher."""
+    ours, settings = config.model, config.distillation
+    copied = f'config.distillation.teacher_layers="{settings.teacher_layers}"'
+    if lacking := [n for n in settings.layers if n >= theirs.num_hidden_layers]:
         raise UserError(
-            f"{where}: it has layers 0 to {model.layers_of_parameters - 1}, but "
-            f'config.distillation.teacher_layers="{config.distillation.teacher_layers}" copies '
+            f"{where}: it has layers 0 to {theirs.num_hidden_layers - 1}, but {copied} copies "
             f"{lacking[0]}"
+        )
+    differ = [name for name in _LAYER_FORM if getattr(theirs, name) != getattr(ours, name)]
+    if theirs.type_vocab_size and ours.type_vocab_size not in (0, theirs.type_vocab_size):
+        differ.append("type_vocab_size")
+    if ours.position == "learned" and theirs.max_position_embeddings < ours.max_position_embeddings:
+        differ.append("max_position_embeddings")
+    if differ:
+        values = " ".join(f"--config.model.{name}={getattr(theirs, name)}" for name in differ)
+        raise UserError(
+            f"{where}: {copied} copies layers of another form than config.model has; set {values}, "
+            'or teacher_layers to ""'
         )
 
 
@@ -147,12 +180,11 @@ def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
 def start_as(state: State, teacher: Teacher, config: Config) -> State:
     """Returns the state of a new student with layers, embeddings and head of its teacher.
 
-    Of more positions than the student has, the first are taken.
-
-    Raises:
-        UserError: an array has another shape.
+    Of more positions than the student has, the first are taken; of layers that share their
+    parameters, each has those of its group.
     """
-    layers = list(config.distillation.layers)
+    shared = teacher.model.num_hidden_layers // teacher.model.layers_of_parameters
+    layers = [layer // shared for layer in config.distillation.layers]
     given = {
         f"params/{path_of(path)}": leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(teacher.params)
@@ -166,12 +198,6 @@ def start_as(state: State, teacher: Teacher, config: Config) -> State:
             array = array[layers]
         elif name == _POSITIONS:
             array = array[: len(leaf)]
-        if array.shape != leaf.shape:
-            raise UserError(
-                f"config.distillation.teacher_layers: {name} has shape {list(array.shape)} in "
-                f"the teacher and {list(leaf.shape)} here; give the student the teacher's widths, "
-                'or set teacher_layers to ""'
-            )
         return place(array.astype(leaf.dtype), leaf.sharding)
 
     params = jax.tree_util.tree_map_with_path(copied, {"params": state["params"]})

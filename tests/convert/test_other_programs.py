@@ -1,4 +1,4 @@
-"""Exports in other programs: pipelines, sentence-transformers, and the oldest transformers."""
+"""Exports in other programs: pipelines, sentence-transformers, and old releases of transformers."""
 
 import json
 import os
@@ -18,7 +18,12 @@ from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 
 ROOT = Path(__file__).resolve().parents[2]
-OLDEST = Path(os.environ.get("BERT_JAX_PEER", ROOT / ".venv/peer"))
+# By release, the folder that `make FOLDER` fills.
+OLD = {
+    "4.57.": Path(os.environ.get("BERT_JAX_PEER", ROOT / ".venv/peer")),
+    "4.48.": Path(os.environ.get("BERT_JAX_TRANSFORMERS_OLD", ROOT / ".venv/transformers_old")),
+}
+NOT_IN_4_48 = {"ModernBertForQuestionAnswering", "ModernBertForMultipleChoice"}
 TEXTS = ["hello world", "naïve café [MASK] and 3.14, hello again", "."]
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -30,8 +35,8 @@ def write(out: Path, layout: str, tokenizer: Tokenizer, learned: tuple[str, ...]
     return out
 
 
-def write_task(out: Path, layout: str, tokenizer: Tokenizer, task: str) -> Path:
-    config = task_config(layout, task, vocab_size=tokenizer.vocab_size)
+def write_task(out: Path, layout: str, tokenizer: Tokenizer, task: str, **changes: object) -> Path:
+    config = task_config(layout, task, vocab_size=tokenizer.vocab_size, **changes)
     export(task_params(config), config, tokenizer, out, card=Card(objectives=(task,)))
     return out
 
@@ -64,8 +69,8 @@ def test_sentence_transformers_gives_our_vectors(packages, tokenizer, tmp_path):
         np.testing.assert_allclose(ours, theirs["vectors"], atol=1e-5, err_msg=folder.name)
 
 
-# Prints, for each folder, what the class in its config.json reports and computes. 4.57 warns of its
-# own RoFormerForMaskedLM, whatever is loaded.
+# Prints, for each folder, what the class in its config.json reports and computes; its name alone if
+# there is no such class. 4.x warns of its own classes of masked language models.
 LOAD = """
 import json, logging, sys
 from pathlib import Path
@@ -78,14 +83,17 @@ results = {"version": transformers.__version__}
 for folder in sys.argv[1:]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     (name,) = json.loads(Path(folder, "config.json").read_text())["architectures"]
-    cls = getattr(transformers, name)
+    results[folder] = {"class": name}
+    if not (cls := getattr(transformers, name, None)):
+        continue
     model, info = cls.from_pretrained(folder, output_loading_info=True)
-    inputs = tokenizer("hello world", return_tensors="pt")
+    text = "hello world " * 15  # longer than three windows
+    inputs = tokenizer(text, truncation=True, max_length=30, return_tensors="pt")
     if name.endswith("MultipleChoice"):
         inputs = {key: value[None] for key, value in inputs.items()}
     with torch.no_grad():
         out = model.eval()(**inputs)
-    results[folder] = {
+    results[folder] |= {
         "ids": inputs["input_ids"].flatten().tolist(),
         "problems": [k for k, v in info.items() if v],
         "outputs": [x.flatten().tolist() for x in out.to_tuple()],
@@ -96,11 +104,12 @@ print(json.dumps(results))
 
 @pytest.mark.nightly
 @pytest.mark.processes
-def test_the_oldest_transformers_loads_every_class(tokenizer, tmp_path):
-    """Without a message, and computes what the installed one does."""
+@pytest.mark.parametrize("release", OLD)
+def test_old_transformers_load_every_class_that_they_have(release, tokenizer, tmp_path):
+    """Without a message, and compute what the installed one does."""
     pytest.importorskip("torch")
-    if not (OLDEST / "transformers").is_dir():
-        pytest.skip(f"{OLDEST}: no transformers; `make .venv/peer` installs 4.57")
+    if not (OLD[release] / "transformers").is_dir():
+        pytest.skip(f"{OLD[release]}: no transformers; `make .venv/{OLD[release].name}`")
     folders = []
     for layout in LAYOUTS:
         for learned in (("mlm",), ("mlm", "nsp", "sbo")):
@@ -108,12 +117,19 @@ def test_the_oldest_transformers_loads_every_class(tokenizer, tmp_path):
             folders.append(write(out, layout, tokenizer, learned))
         tasks = [task for one, task in EVERY if one == layout]
         folders += [write_task(tmp_path / f"{layout}-{x}", layout, tokenizer, x) for x in tasks]
-    oldest, newest = (said_by(path, folders) for path in ([str(OLDEST)], []))
-    assert oldest.pop("version").startswith("4.57.")
+    mean = tmp_path / "modernbert-mean"  # of the states of all tokens, as the released models
+    task = "single_label_classification"
+    folders.append(write_task(mean, "modernbert", tokenizer, task, classifier_pooling="mean"))
+    old, newest = (said_by(path, folders) for path in ([str(OLD[release])], []))
+    assert old.pop("version").startswith(release)
     del newest["version"]
-    assert oldest.keys() == newest.keys() == set(map(str, folders))
-    for folder, found in oldest.items():
+    assert old.keys() == newest.keys() == set(map(str, folders))
+    absent = {found["class"] for found in old.values() if "ids" not in found}
+    assert absent == (NOT_IN_4_48 if release == "4.48." else set())
+    for folder, found in old.items():
         wanted = newest[folder]
+        if found["class"] in absent:
+            continue
         assert found["problems"] == wanted["problems"] == [], folder
         assert found["ids"] == wanted["ids"], folder
         for output, reference in zip(found["outputs"], wanted["outputs"], strict=True):

@@ -114,7 +114,16 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, message
         ("scored_pairs", {"task__directions": "both"}, "config.task.directions=both has no effect"),
         ("rte", {"task__pooling": "max"}, "config.task.pooling=max has no effect without"),
         ("sentence_pairs", {"task__layers": "-1"}, "config.task.layers=-1 freezes the encoder"),
-        ("sentence_pairs", {"task__teacher": "x"}, "teacher"),
+        (
+            "sentence_pairs",
+            {"task__teacher": "x"},
+            "no labels that a teacher could soften, as c",
+        ),
+        (
+            "scored_pairs",
+            {"task__teacher": "x", "task__loss": "cosent"},
+            "config.task.loss=cosent compares the scores of a batch with one another",
+        ),
     ],
 )
 def test_a_setting_without_effect_is_refused(

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from hub_server import Hub, commit_of, serve, use_endpoint
 from runs import read_meta, read_records
-from small_task import TASKS, TRAIN, WORDS, task_config, write_task
+from small_task import (
+    TASKS,
+    TRAIN,
+    WORDS,
+    pairs_config,
+    task_config,
+    write_pairs,
+    write_task,
+)
 
 from bert_jax import cli
 from bert_jax.config.schema import Config, MeshConfig
@@ -265,6 +273,28 @@ def test_devices_rows_and_micro_batches_change_nothing(
         assert other["sums"][name]["teacher_loss"] == pytest.approx(
             found[0]["sums"][name]["teacher_loss"], rel=1e-5
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["labeled_pairs", "scored_pairs"])
+def test_a_teacher_of_pairs_teaches_on_8_devices_as_on_one(
+    tmp_path: Path, task: str, job: Job
+) -> None:
+    folder = write_pairs(tmp_path / "pairs")
+    teacher = pairs_config(folder, task, task__epochs=0.1, mesh__data=-1)
+    finetune(teacher, tmp_path / "teacher")
+    changes = {"task__teacher": str(tmp_path / "teacher"), "task__epochs": 1, "mesh__data": -1}
+    found = []
+    for number, (devices, parts) in enumerate(((1, 1), (8, 2))):
+        split = {"phases[0]__micro_batches": parts, "phases[0]__batch_size": 16}
+        config = pairs_config(folder, task, **changes, **split)
+        data = opened(config, tmp_path / str(number), job)
+        found.append(step_of(config, data, devices)["sums"][task])
+    soft = data.train.prepared.targets.of_examples[TEACHER]
+    assert soft.shape == (TRAIN, {"labeled_pairs": len(data.labels), "scored_pairs": 1}[task])
+    one, other = found
+    assert one["teacher_loss"] > 0
+    assert other["teacher_loss"] == pytest.approx(one["teacher_loss"], rel=1e-5)
 
 
 def test_without_a_share_the_teacher_changes_nothing(

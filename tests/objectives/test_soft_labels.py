@@ -1,15 +1,18 @@
 """Losses against the soft labels of a teacher: their formulas in NumPy, with their gradients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.config.task_model import VectorConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
+from bert_jax.objectives.sentence_vectors import Vectors
 from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.objectives.total import all_sums, denominators, summarize, with_teacher
 
@@ -63,14 +66,14 @@ def scores() -> tuple[dict, np.ndarray, np.ndarray]:
     return {"labels": labels, "label_weights": W}, loss, gradient
 
 
-def of(task: str, logits: jax.Array, batch: dict) -> tuple[jax.Array, dict]:
+def of(task: str, logits: Any, batch: dict) -> tuple[jax.Array, dict]:
     counts, outputs = denominators(batch, (task,)), {task: logits}
     loss, sums = all_sums(outputs, batch, CORPUS, counts)
     return with_teacher(loss, sums, outputs, batch, counts, TASK)
 
 
-def figures(task: str, logits: np.ndarray, batch: dict) -> dict[str, float]:
-    found = summarize(jax.tree.map(np.asarray, of(task, jnp.asarray(logits), batch)[1]), ())
+def figures(task: str, logits: Any, batch: dict) -> dict[str, float]:
+    found = summarize(jax.tree.map(np.asarray, of(task, logits, batch)[1]), ())
     return {name.removeprefix(f"{task}/"): value for name, value in found.items()}
 
 
@@ -78,6 +81,7 @@ CASES: dict[str, Callable[[], tuple[dict, np.ndarray, np.ndarray]]] = {
     "single_label_classification": lambda: classes(("labels", "label_weights")),
     "token_classification": lambda: classes(("token_labels", "token_weights")),
     "multiple_choice": lambda: classes(("choices", "choice_weights")),
+    "labeled_pairs": lambda: classes(("labels", "pair_weights")),
     "multi_label_classification": many_labels,
     "regression": scores,
 }
@@ -87,7 +91,8 @@ CASES: dict[str, Callable[[], tuple[dict, np.ndarray, np.ndarray]]] = {
 def test_loss_and_gradient_are_those_of_the_formula(task: str) -> None:
     batch, loss, gradient = CASES[task]()
     batch |= IDS | {TEACHER: OBJECTIVES[task].soft.targets(Z, T)}
-    logits = jnp.asarray(X.reshape(4, 15, 1) if task == "multiple_choice" else X)
+    forms = {"multiple_choice": (4, 15, 1), "labeled_pairs": (4, 3, 1, 5)}  # of one width
+    logits = jnp.asarray(X.reshape(forms.get(task, X.shape)))
     found, slope = jax.value_and_grad(lambda x: of(task, x, batch)[0])(logits)
     assert float(found) == pytest.approx((loss * W).sum() / W.sum(), rel=1e-6)
     wanted = gradient * W[..., None] / W.sum()
@@ -95,7 +100,7 @@ def test_loss_and_gradient_are_those_of_the_formula(task: str) -> None:
     plain = {name: values for name, values in batch.items() if name != TEACHER}
     hard, sums = of(task, logits, plain)
     assert not any("teacher" in name for name in sums[task])
-    assert figures(task, X, batch)["loss"] == pytest.approx(float(hard), rel=1e-6)
+    assert figures(task, logits, batch)["loss"] == pytest.approx(float(hard), rel=1e-6)
 
 
 def test_the_figures_of_classes_stand_beside_the_best_constant() -> None:
@@ -124,6 +129,32 @@ def test_the_figures_of_labels_and_scores_stand_beside_the_best_constant() -> No
     assert found["teacher_loss"] == pytest.approx(((X - Z) ** 2)[W > 0].mean(), rel=1e-5)
     assert found["baseline_teacher_loss"] == pytest.approx(Z[W > 0].var(0).mean(), rel=1e-5)
     assert "teacher_agreement" not in found
+
+
+def test_the_losses_of_pairs_are_sums_over_the_widths() -> None:
+    """Of labels and of cosines; a teacher's are those of whole vectors."""
+    logits, batch = jnp.stack([jnp.asarray(X), 2 * jnp.asarray(X)], 2), CASES["labeled_pairs"]()[0]
+    p = softmax(Z / T).astype("f")
+    found = figures("labeled_pairs", logits, batch | IDS | {TEACHER: p})
+    wanted = (kl(p, softmax(X / T)) + kl(p, softmax(2 * X / T)))[W > 0].mean()
+    assert found["teacher_loss"] == pytest.approx(wanted, rel=1e-5)
+    constant = 2 * kl(p[W > 0], p[W > 0].mean(0)).mean()
+    assert found["baseline_teacher_loss"] == pytest.approx(constant, rel=1e-4)
+
+    x, theirs = DRAW.normal(size=(4, 3, 2, 8)), DRAW.uniform(-1, 1, (4, 3, 1)).astype("f")
+    vectors = Vectors(
+        jnp.asarray(x.reshape(4, 6, 8), jnp.float32), VectorConfig(loss="cosine", dimensions=(4,))
+    )
+    batch = {"scores": np.zeros((4, 3), "f"), "pair_weights": W, **IDS, TEACHER: theirs}
+    wanted = np.zeros((4, 3))
+    for size in (8, 4):
+        u, v = np.moveaxis(x[..., :size], 2, 0)
+        lengths = np.linalg.norm(u, axis=-1) * np.linalg.norm(v, axis=-1)
+        wanted += ((u * v).sum(-1) / lengths - theirs[..., 0]) ** 2
+    found = figures("scored_pairs", vectors, batch)
+    assert found["teacher_loss"] == pytest.approx(wanted[W > 0].mean(), rel=1e-5)
+    constant = 2 * theirs[..., 0][W > 0].var()
+    assert found["baseline_teacher_loss"] == pytest.approx(constant, rel=1e-4)
 
 
 def test_answers_are_learned_over_the_tokens_of_each_example() -> None:

@@ -38,7 +38,7 @@ from bert_jax.ops import distillation_loss as op
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
-from bert_jax.training.teacher import for_evaluation
+from bert_jax.training.teacher import Teacher, for_evaluation, start_as
 
 torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
@@ -292,6 +292,20 @@ def test_a_student_starts_as_its_teacher_and_comes_to_agree_with_it(
     assert first["mlm/loss"] > 0
 
 
+def test_a_layer_of_a_teacher_that_shares_them_is_that_of_its_group(store: TokenStore) -> None:
+    shared = layout_config("albert", num_hidden_layers=4, num_hidden_groups=2)
+    params = init_params(shared, COMPUTE, MLM, jax.random.key(0))
+    teacher = Teacher(shared, jax.tree.map(np.asarray, params), "")
+    student = dataclasses.replace(shared, num_hidden_layers=3, num_hidden_groups=0)
+    given = {"params": init_params(student, COMPUTE, MLM, jax.random.key(1))}
+    layers = {"model__num_hidden_layers": 3, "distillation__teacher_layers": "1,2,3"}
+    state = start_as(given, teacher, config_of(store, **layers))
+    for ours, theirs in zip(
+        *(jax.tree.leaves(x["encoder"]["layers"]) for x in (state["params"], params)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs[np.array([0, 1, 1])])
+
+
 def records(run: Path) -> list[dict[str, Any]]:
     from runs import read_records
 
@@ -331,10 +345,20 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
         ),
         (
             {"teacher": "{}/folder", "distillation__teacher_layers": "0,1",
-             "model__intermediate_size": 128},
-            "has shape .* in the teacher and .* here",
+             "model__intermediate_size": 128, "model__num_attention_heads": 4},
+            "layers of another form .*set --config.model.num_attention_heads=2 "
+            "--config.model.intermediate_size=64, or",
         ),
-        ({"distillation__teacher_layers": "0,1"}, "needs a model; set config.teacher"),
+        (
+            {"teacher": "{}/folder", "distillation__teacher_layers": "0,1",
+             "model__max_position_embeddings": 64},
+            "set --config.model.max_position_embeddings=32, or",
+        ),
+        ({"distillation__teacher_layers": "0,1"}, "teacher_layers needs a model; set config.teach"),
+        ({"distillation__temperature": 3.0}, "temperature needs a model; set config.teacher"),
+        ({"teacher": "{}/folder", "data__replaced_tokens": True}, "this run learns mlm,rtd; chang"),
+        ({"teacher": "{}/folder", "data__pairing": "sop", "model__type_vocab_size": 2,
+          "objectives": "sop"}, "this run learns sop; change config.objectives"),
         (
             {"teacher": "{}/folder", "model__max_position_embeddings": 64,
              "phases[0].seq_length": 64},
@@ -364,7 +388,8 @@ def test_a_teacher_of_another_vocabulary_is_one_line(
     ("changes", "says"),
     [
         ({"teacher_layers": "0,x"}, "'x' is no number of a layer"),
-        ({"teacher_layers": "0"}, "has 1 layers, but config.model.num_hidden_layers=2"),
+        ({"teacher_layers": "0,,1"}, "'' is no number of a layer"),
+        ({"teacher_layers": "0"}, "names 1, but config.model.num_hidden_layers=2"),
         ({"kl_weight": 0, "cosine_weight": 0}, "nothing is learned from the teacher"),
         ({"temperature": 0}, "temperature=0"),
         ({"positions": "some"}, "positions='some'"),

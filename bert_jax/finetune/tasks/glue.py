@@ -266,7 +266,8 @@ def _label_column(task: Task, path: epath.Path, header: Sequence[str]) -> int | 
     if task.label in header:
         return column_index(path, header, task.label)
     known = (*task.texts, *_ID_COLUMNS, *task.further)
-    if other := next((name for name in header if name not in known), None):
+    other = next((name for name in header if name not in known), None)
+    if other is not None:  # "" is a name, too
         raise UserError(
             f"{path}: no column {task.label!r}, but an unknown column {other!r}; rename it to "
             f"{task.label}, or remove it if the file has no labels"

@@ -13,7 +13,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.finetune.tasks import leaderboard
 from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
-from bert_jax.finetune.tasks.kind import Logits, Prepared
+from bert_jax.finetune.tasks.kind import Arrays, Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import wrong_row
 from bert_jax.finetune.tasks.sentence_task import SentenceTask
@@ -61,6 +61,10 @@ class LabeledPairs(SentenceTask):
     ) -> list[PredictedClass]:
         """By the whole vectors, the first of the widths."""
         return [PredictedClass.of(values[0]) for values in logits]
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns "logits", float32 [E, C], by the whole vectors."""
+        return {"logits": np.stack([values[0] for values in logits])}
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples

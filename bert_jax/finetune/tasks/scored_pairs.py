@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
+from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import leaderboard, sentence_metrics
 from bert_jax.finetune.tasks.baselines import word_vectors
-from bert_jax.finetune.tasks.kind import Logits, Prepared
+from bert_jax.finetune.tasks.kind import Arrays, Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import score_of
 from bert_jax.finetune.tasks.sentence_task import SentenceTask
@@ -61,6 +62,17 @@ class ScoredPairs(SentenceTask):
         self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[float]:
         return sentence_metrics.cosines(np.stack(logits)).tolist() if len(logits) else []
+
+    def teacher_outputs(self, prepared: Prepared, logits: Logits) -> Arrays:
+        """Returns "logits", the cosines, float32 [E, 1]."""
+        return {"logits": sentence_metrics.cosines(np.stack(logits))[:, None]}
+
+    def check(self, config: Config) -> None:
+        if config.task.teacher and config.task.loss == "cosent":
+            raise UserError(
+                f"config.task.teacher={config.task.teacher}: config.task.loss=cosent compares the "
+                "scores of a batch with one another, not with a teacher's; set loss=cosine"
+            )
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
