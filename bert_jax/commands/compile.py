@@ -63,12 +63,19 @@ def _compile(values: flags.FlagValues) -> int | None:
     return _report(values, config, target, phases)
 
 
-def _model_of(target: "Target", init: str) -> "ModelConfig | None":
+def _model_of(target: "Target", init: str) -> "ModelConfig":
+    """Returns the settings of the model to start from, which are those of the step; UserError if
+    there is none."""
     from bert_jax.aot import backends
     from bert_jax.training.resolve import find_architecture
 
     backends.of(target).prepare()  # before anything imports JAX
-    return find_architecture(init)
+    if (found := find_architecture(init)) is None:
+        raise UserError(
+            f"config.init={init}: no model there, and the architecture of this config is that of "
+            "its model; give --config.init=MODEL"
+        )
+    return found
 
 
 def _report(

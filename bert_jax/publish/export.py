@@ -226,7 +226,7 @@ def run_export(
 
 
 class _Options(NamedTuple):
-    """What `run_export` exports of each checkpoint, and how, see there."""
+    """The arguments of `run_export` that hold for each checkpoint."""
 
     form: WeightFormat
     optimizer_state: bool

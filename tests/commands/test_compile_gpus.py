@@ -86,6 +86,15 @@ def test_a_damaged_compiler_is_one_line_and_changes_nothing(
     assert (dict(os.environ), sys.path) == (before, path)
 
 
+def test_a_model_whose_architecture_is_wanted_must_be_there(say, monkeypatch) -> None:
+    """Else the step of another model would be compiled."""
+    monkeypatch.setattr(gpu_compiler, "prepare", lambda: None)
+    words = ("--config=continue_domain", "--topology=h100-1", "--config.init=nowhere")
+    code, line = say(*words)
+    assert code == 1
+    assert "config.init=nowhere: no model there" in line
+
+
 def test_a_gpu_that_does_not_exist_is_refused(say) -> None:
     code, line = say("--config=base", "--topology=h100-5")
     assert code == 1

@@ -1,6 +1,5 @@
 """benchmarks/: invalid options, and tiny runs of each script. No figure is checked."""
 
-import contextlib
 import csv
 import gzip
 import importlib.util
@@ -105,24 +104,6 @@ def test_what_cannot_be_done_is_one_line(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
-
-
-@pytest.mark.parametrize(("total", "code"), [(19.5e9, 0), (20.5e9, 1), (16e9, 1)])
-def test_memory_of_gpus_that_is_another_is_an_error(
-    total: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kinds = ("parameters", "optimizer", "batch", "activations and temporaries")
-    memory = {**dict.fromkeys(kinds, 0), "total": total}
-    answer = json.dumps({"phases": [{"memory": memory, "attention": "attention: XLA, because"}]})
-    done = subprocess.CompletedProcess([], 0, answer, "")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    monkeypatch.setattr("harness.find_gpu_compiler", lambda: None)
-    monkeypatch.setattr("harness.machine", lambda *_: "a machine")
-    path = str(FOLDER / "gpu_compile.py")
-    monkeypatch.setattr(sys, "argv", [path, "--rows=2"])
-    with pytest.raises(SystemExit) if code else contextlib.nullcontext():
-        runpy.run_path(path, run_name="__main__")
-    assert ("16.95 before" in capsys.readouterr().err) == bool(code)
 
 
 def test_a_row_needs_its_page_and_two_cores(

@@ -1,0 +1,31 @@
+"""benchmarks/gpu_compile.py: its error where a step takes other memory than it did before."""
+
+import contextlib
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize(("total", "code"), [(19.5e9, 0), (20.5e9, 1), (16e9, 1)])
+def test_memory_of_gpus_that_is_another_is_an_error(
+    total: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ("parameters", "optimizer", "batch", "activations and temporaries")
+    memory = {**dict.fromkeys(kinds, 0), "total": total}
+    answer = json.dumps({"phases": [{"memory": memory, "attention": "attention: XLA, because"}]})
+    done = subprocess.CompletedProcess([], 0, answer, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("harness.find_gpu_compiler", lambda: None)
+    monkeypatch.setattr("harness.machine", lambda *_: "a machine")
+    path = str(FOLDER / "gpu_compile.py")
+    monkeypatch.setattr(sys, "argv", [path, "--rows=2"])
+    with pytest.raises(SystemExit) if code else contextlib.nullcontext():
+        runpy.run_path(path, run_name="__main__")
+    assert ("16.95 before" in capsys.readouterr().err) == bool(code)
