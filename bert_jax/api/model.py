@@ -230,10 +230,8 @@ class Model:
         default = self.sentence.prompt if self.sentence else ""
         prompt = default if name is None else prompts[name]
         if prompt and len(self.tokens(prompt)[0].ids) == self.longest:
-            room = self.longest - 2
-            raise UserError(
-                f"{_short(prompt)!r}: a prompt that fills the {room:,} tokens of a text"
-            )
+            room = f"the {self.longest - 2:,} tokens of a text"
+            raise UserError(f"{_short(prompt)!r}: a prompt that fills {room}")
         return prompt
 
     def hidden_states(
