@@ -17,7 +17,7 @@ transformers' class. The global theta of the rotary positions is 10,000 at lengt
 at 8,192, as there; the local one is 10,000 in all phases.
 
 micro_batches: 12 rows of 1,024 tokens or 1 of 8,192 at a time on each of 16 devices with 16 GB
-(v5e-16): an estimate, neither compiled nor run.
+(v5e-16): compiled with layers in a loop (docs/compile.md), not run.
 """
 
 from ml_collections import ConfigDict
