@@ -1,5 +1,7 @@
 """`bert-jax data`: trains vocabularies; builds, verifies and inspects token stores."""
 
+# Over 300 lines: the flags of each command on data stand beside what it does.
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
