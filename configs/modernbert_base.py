@@ -17,7 +17,7 @@ transformers' class. The global theta of the rotary positions is 10,000 at lengt
 at 8,192, as there; the local one is 10,000 in all phases.
 
 micro_batches: 12 rows of 1,024 tokens or 1 of 8,192 at a time on each of 16 devices with 16 GB
-(v5e-16): an estimate, neither compiled nor run.
+(v5e-16): compiled with layers in a loop (docs/compile.md), not run.
 """
 
 from ml_collections import ConfigDict
@@ -37,7 +37,6 @@ def get_config() -> ConfigDict:
     config.phases = phases(config.phases[0], short=1719, long=250, decay=50)
     for phase, rate in zip(config.phases, (8e-4, 3e-4, 3e-4), strict=True):
         phase.learning_rate = rate
-    config.phases[0].global_rope_theta = 10_000.0
     optimizer(config.optimizer)
     return config
 
@@ -72,7 +71,9 @@ def phases(
     phase.examples_per_row = 16
     phase.decay_share = 0.0
     phase.steps = round(short * 1e9 / (rows * 1024))
+    phase.global_rope_theta = 10_000.0
     extended = phase.copy_and_resolve_references()
+    extended.global_rope_theta = None  # the model's, also in a config that starts from this one
     extended.seq_length, extended.max_predictions = 8192, 2458
     extended.batch_size, extended.micro_batches = rows // 8, 36
     extended.examples_per_row = 64

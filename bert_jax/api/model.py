@@ -354,8 +354,7 @@ class Model:
         Raises:
             UserError: the model has no head for it, or a sentence is text instead of words.
         """
-        text = next((one for one in sentences if isinstance(one, str)), None)
-        if text is not None:
+        for text in (one for one in sentences if isinstance(one, str)):
             raise UserError(f"{_short(text)!r}: give the words of a sentence as a list")
         words = [tuple(_listed(sentence)) for sentence in sentences]
         predictor = self._predictor_of("tagging")

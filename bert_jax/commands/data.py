@@ -1,5 +1,7 @@
 """`bert-jax data`: trains vocabularies; builds, verifies and inspects token stores."""
 
+# Over 300 lines: the flags of each command on data stand beside what it does.
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +81,8 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     if values.special_tokens and values.model != "byte_bpe":
         raise UsageError(f"--special_tokens: --model={values.model} has BERT's; leave it out")
+    if values["cased"].present and not values.cased and values.model == "byte_bpe":
+        raise UsageError("--nocased: --model=byte_bpe keeps case; leave it out")
     tokenizer = train_tokenizer(
         _sources(values),
         values.vocab_size,

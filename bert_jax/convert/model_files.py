@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bert_jax.convert import checksums
 from bert_jax.errors import UserError
@@ -14,7 +14,19 @@ from bert_jax.storage.regular_file import RECORD
 from bert_jax.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
+CONFIG: Final = "config.json"
 _POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone
+
+
+def check_one(folder: Path) -> None:
+    """Raises UserError for a folder of several models, such as both of a run with a generator."""
+    if (folder / CONFIG).exists():
+        return
+    if inner := sorted(one.name for one in folder.iterdir() if (one / CONFIG).is_file()):
+        raise UserError(
+            f"{folder}: has no model, but folders that have one, {', '.join(inner)[:200]}; give "
+            "one of them"
+        )
 
 
 def check_links(folder: Path, root: Path | None = None) -> None:

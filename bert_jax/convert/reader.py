@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
-from bert_jax.convert.model_files import check_links, read_json
+from bert_jax.convert.model_files import CONFIG, check_links, check_one, read_json
 from bert_jax.convert.sentence_encoder import (
+    MODULES,
     SentenceEncoder,
     read_parts,
     read_sentence_encoder,
@@ -22,8 +23,6 @@ from bert_jax.data_pipeline.store.manifest import MANIFEST
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, hub_hint
 from bert_jax.storage.regular_file import check_not_special
-
-CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,8 @@ def read_folder(path: Path) -> StoredModel:
             f"{path}: a token store, which has no model; train one: "
             f"bert-jax pretrain --config.data.store={path} --workdir=…"
         )
+    if not (path / MODULES).exists():
+        check_one(path)
     check_links(path)
     sums = checksums.read_checksums(path)
     parts = read_parts(path, sums)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.convert.added_tokens import with_added_tokens
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
-from bert_jax.convert.model_files import Sums, checked_file, read_json
+from bert_jax.convert.model_files import Sums, check_one, checked_file, read_json
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
@@ -114,6 +114,7 @@ def _read_older(folder: Path, values: Mapping[str, Any], kind: Any, sums: Sums) 
             return _read_wordpiece(folder / "vocab.txt", values, kind)
     if (folder / "vocab.json").exists():
         return _read_bpe(folder, bool(values.get("add_prefix_space")))
+    check_one(folder)
     raise UserError(
         f"{folder}: neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt; copy the "
         "tokenizer there"

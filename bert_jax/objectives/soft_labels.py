@@ -36,7 +36,7 @@ class SoftLoss:
     """
 
     targets: Callable[[np.ndarray, float], np.ndarray]
-    sums: Callable[[jax.Array, Batch, jax.Array, float], Sums]
+    sums: Callable[[Any, Batch, jax.Array, float], Sums]
     baselines: Callable[[Mapping[str, Any], float], dict[str, float]]
     softens: bool = True
 

@@ -19,6 +19,7 @@ import numpy as np
 from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
+from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
@@ -32,6 +33,7 @@ from bert_jax.errors import UserError, hub_hint
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
+from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.storage import hub
@@ -268,10 +270,13 @@ def _read(config: Config, data: RunData) -> InitialState:
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
                 optimizer = optimizer_state.read_state(folder)
-    if GENERATOR in params and REPLACED_TOKENS.name not in learned_by(config):
+    is_detection = REPLACED_TOKENS.name in learned_by(config)
+    if GENERATOR in params and not is_detection:
         left_out += (f"{config.init} is a discriminator; its generator is left out",)
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
+    if GENERATOR in params and is_detection:
+        _check_generator(config, model)
     params = _without_another_head(params, model, config.model)
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
@@ -341,6 +346,19 @@ def _check_architecture(config: Config, theirs: ModelConfig) -> None:
         raise UserError(
             f"config.init={config.init}: its architecture differs from config.model; set "
             f"{values}{grow}"
+        )
+
+
+def _check_generator(config: Config, theirs: ModelConfig) -> None:
+    """Raises UserError if both networks of a run are taken, and the generator has other sizes."""
+    ours, given = generator_of(config.model), generator_of(theirs)
+    names = [field.name for field in dataclasses.fields(GeneratorConfig)]
+    sizes = [name for name in names if hasattr(given, name)]
+    if differ := [name for name in sizes if getattr(given, name) != getattr(ours, name)]:
+        values = (f"--config.model.generator.{name}={getattr(given, name)}" for name in differ)
+        raise UserError(
+            f"config.init={config.init}: its generator has other sizes; set {' '.join(values)}, or "
+            "give the discriminator of an export, which starts this model alone"
         )
 
 

@@ -151,8 +151,8 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
         if run.is_run():
             return _model_of(description.read_description(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
+    from bert_jax.convert.model_files import CONFIG
     from bert_jax.convert.model_folders import local_folder
-    from bert_jax.convert.reader import CONFIG
     from bert_jax.convert.sentence_encoder import encoder_folder
 
     with local_folder(path, weights=False) as copy:

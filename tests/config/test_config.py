@@ -57,6 +57,15 @@ def test_a_recipe_lists_its_differences_from_its_source(name: str) -> None:
     assert "bfloat16" in text.partition("Differences from")[2].partition("\n\n")[0]
 
 
+@pytest.mark.parametrize(
+    "name", [x for x in shipped() if x.startswith(("modernbert", "ettin", "mmbert"))]
+)
+def test_the_long_phases_of_modernberts_have_a_higher_global_theta(name: str) -> None:
+    config = load(name, {"model.vocab_size": 1000})
+    thetas = {(p.seq_length, p.model(config.model).global_rope_theta) for p in config.phases}
+    assert thetas == {(1024, 10_000.0), (8192, 160_000.0)}
+
+
 def test_a_batch_ramp_doubles_the_batch_and_keeps_the_tokens() -> None:
     config = base.get_config()
     config.phases[0].steps, config.phases[0].micro_batches = 1001, 4

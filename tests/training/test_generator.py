@@ -218,7 +218,7 @@ def test_a_run_records_both_networks(source: Path) -> None:
     assert re.match(r"RTD loss .*\(constant .*, AUC 0\.", tokens)
 
 
-def test_both_models_are_exported_and_read(source: Path, tmp_path: Path) -> None:
+def test_both_models_are_exported_and_read(store: TokenStore, source: Path, tmp_path: Path) -> None:
     folders = [source / "folder" / name for name in ("discriminator", "generator")]
     found = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in folders]
     table = "electra.embeddings.word_embeddings.weight"
@@ -236,6 +236,11 @@ def test_both_models_are_exported_and_read(source: Path, tmp_path: Path) -> None
     assert discriminator.encode("w1 w2").shape == (1, 32)
     with pytest.raises(UserError, match="masked-language-model head"):
         discriminator.fill_mask("w1 [MASK]")
+    with pytest.raises(UserError, match="have one, discriminator, generator; give one of them"):
+        bert_jax.load(source / "folder")
+    taught = config_of(store, data__replaced_tokens=False, teacher=f"{source}/run@4")
+    with pytest.raises(UserError, match=r"no masked-language.*the generator in an export"):
+        loop.pretrain(taught, tmp_path / "taught")
     run_export(source / "run", tmp_path / "all", all_steps=True)
     assert (tmp_path / "all" / "step-4" / "generator" / "config.json").is_file()
     run_export(source / "run", source / "folder")  # which it may replace
@@ -270,6 +275,15 @@ def test_another_run_starts_from_the_discriminator(
         )
         for name, tensor in theirs.items():
             np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
+
+
+def test_a_run_with_another_generator_starts_from_the_discriminator_alone(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    config = config_of(store, model__generator__hidden_size=8, init=f"{source}/run@4")
+    with pytest.raises(UserError, match=r"its generator has other sizes; set .*hidden_size=16, or"):
+        loop.pretrain(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stopped_run_resumes_with_the_same_bits(
