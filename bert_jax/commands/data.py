@@ -82,7 +82,7 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.special_tokens and values.model != "byte_bpe":
         raise UsageError(f"--special_tokens: --model={values.model} has BERT's; leave it out")
     if values["cased"].present and not values.cased and values.model == "byte_bpe":
-        raise UsageError("--nocased: --model=byte_bpe keeps case; leave it out")
+        raise UsageError("--cased=False: --model=byte_bpe keeps case; leave it out")
     tokenizer = train_tokenizer(
         _sources(values),
         values.vocab_size,

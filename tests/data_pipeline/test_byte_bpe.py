@@ -167,7 +167,7 @@ def test_one_command_trains_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--special_tokens: --model=wordpiece has BERT's; leave it out" in capsys.readouterr().err
     wrong = ["data", "tokenizer", f"--source=lines:{tmp_path / 'a'}", "--model=byte_bpe"]
     assert cli.main([*wrong, "--nocased", f"--out={tmp_path / 'wrong.json'}"]) == 2
-    assert "--nocased: --model=byte_bpe keeps case; leave it out" in capsys.readouterr().err
+    assert "--cased=False: --model=byte_bpe keeps case; leave it out" in capsys.readouterr().err
 
 
 def test_what_cannot_be_trained_is_one_line() -> None:
