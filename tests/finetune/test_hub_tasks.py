@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hub_server import Hub, commit_of, serve, use_endpoint
 from row_files import write_parquet
 
+from bert_jax import cli
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.minimal_pairs import read_minimal_pairs
 from bert_jax.finetune.tasks.task_kinds import kind_of
@@ -104,3 +107,34 @@ def test_a_run_records_the_commits_and_takes_them_again(server: Hub, tmp_path: P
     hub.use(found)  # as the next start does, of what config.json has
     train, _ = kind_of(config.task).read(config.task)
     assert train.examples[0].texts == ("one",)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_dataset_is_evaluated_on_the_commit_it_has_recorded(
+    server: Hub, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    saved, run, out = tmp_path / "tokenizer.json", tmp_path / "run", tmp_path / "out.tsv"
+    tokenizer.save(saved)
+    command = [
+        "finetune", "--config=glue", f"--workdir={run}", f"--config.task.tokenizer={saved}",
+        "--config.task.name=classification", "--config.task.data=hf:org/mail",
+        "--config.task.held_out=hf:org/mail:test", "--config.task.text=body",
+        "--config.task.label=kind", "--config.model.hidden_size=16",
+        "--config.model.num_hidden_layers=1", "--config.model.num_attention_heads=2",
+        "--config.model.intermediate_size=16", f"--config.model.vocab_size={tokenizer.vocab_size}",
+        "--config.phases[0].batch_size=2", "--config.phases[0].seq_length=16",
+        "--config.task.epochs=4", "--config.compute.dtype=float32",
+    ]  # fmt: skip
+    assert cli.main(command) == 0
+    # What the branch has now lacks the held-out split.
+    moved = {"default/train/0000.parquet": rows(tmp_path, {"body": "new", "kind": 0})}
+    server.move("org/mail", CONVERTED, moved, kind="datasets")
+    hub.forget()
+    values = tmp_path / "values.npz"
+    assert cli.main(["evaluate", f"--workdir={run}", f"--per_example={values}"]) == 0
+    with np.load(values) as found:
+        assert {len(array) for array in found.values() if array.ndim} == {2}
+    hub.forget()
+    predict = ["predict", f"--model={run}", "--input=hf:org/mail", f"--out={out}"]
+    assert cli.main([*predict, "--text=body"]) == 0
+    assert len(out.read_text().splitlines()) == 2
