@@ -63,9 +63,9 @@ def _check_different(folders: Sequence[str]) -> None:
 
     seen = dict[str, str]()
     for folder in folders:
-        other = seen.setdefault(str(absolute(folder)), folder)
-        if other is not folder:
+        if other := seen.get(place := str(absolute(folder))):
             raise UserError(f"--workdir={folder}: the same as --workdir={other}; give it once")
+        seen[place] = folder
 
 
 COMMANDS = {

@@ -1,7 +1,7 @@
 """`config.distillation`: how a run learns from the model that `config.teacher` names."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from bert_jax.config.ranges import Amount, Positive
 from bert_jax.errors import UserError
@@ -35,11 +35,9 @@ class DistillationConfig:
             )
 
     @property
-    def changed(self) -> dict[str, Any]:
-        """The settings that differ from their defaults, by name."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        default = {f.name: f.default for f in dataclasses.fields(self)}
-        return {name: value for name, value in own.items() if value != default[name]}
+    def changed(self) -> list[str]:
+        """The names of the settings that differ from their defaults."""
+        return [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -108,6 +108,11 @@ def _place(lengths, room, strips):
     return True
 
 
+def _num_rows(lengths: np.ndarray, row_tokens: int, most_examples: int, strips: int) -> int:
+    """Returns how many rows the examples of a batch fill; arguments as of `pack`."""
+    return int(pack(lengths, row_tokens, most_examples, strips)[0].max()) + 1
+
+
 def strips_of_rows(
     order: np.ndarray,
     lengths: np.ndarray,
@@ -130,7 +135,7 @@ def strips_of_rows(
     def rows_with(strips: int) -> int:
         each = (order[start : start + batch_size] for start in starts)
         limits = row_tokens, most_examples, strips
-        return max(int(pack(lengths[batch], *limits)[0].max()) + 1 for batch in each)
+        return max(_num_rows(lengths[batch], *limits) for batch in each)
 
     best = sequences
     least = rows_with(best) * best
@@ -162,7 +167,7 @@ def spread(
     batches = order[: full * batch_size].reshape(full, batch_size)
 
     def rows_of(batch: np.ndarray) -> int:
-        return int(pack(lengths[batch], row_tokens, most_examples, strips)[0].max()) + 1
+        return _num_rows(lengths[batch], row_tokens, most_examples, strips)
 
     needed = np.array([rows_of(batch) for batch in batches])
     usual = int(np.quantile(needed, _USUAL, method="higher")) if full else 0

@@ -101,7 +101,9 @@ class SentenceTask(TaskKind):
         a split."""
         needed = {*_COLUMNS[self.name][0]}
         files = (open_path(path) / name for (name,) in _FILES[split])
-        there = [one for one in files if one.exists() and needed <= {*table.read_titles(one)}]
+        there = [one for one in files if one.exists()]
+        if len(there) > 1:  # titles are read from a whole .jsonl
+            there = [one for one in there if needed <= {*table.read_titles(one)}]
         if len(there) > 1:
             raise UserError(
                 f"{path}: {there[0].name} and {there[1].name} may both be its {split} split; move "
