@@ -30,7 +30,8 @@ TOLERANCE = 0.1  # of the bytes that were seen before
 class Row:
     """The first phase of a shipped config, and the GPUs it is compiled for.
 
-    seen: bytes of one GPU that JAX 0.10.2 took when the table was first made (2026-11); 0: none.
+    seen: bytes of one GPU by an earlier compilation with JAX 0.10.2 (2026-11), outside this
+        program; 0: none.
     """
 
     config: str
