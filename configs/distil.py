@@ -9,11 +9,11 @@ r"""DistilBERT: six layers learn from the predictions and the states of BERT-bas
 Sanh et al. 2019 (arXiv 1910.01108) and its research code: 5 · T² · KL at T = 2 over all real
 positions, 2 · masked tokens, 1 · (1 - cosine) of the last states; the student starts as layers 0,
 2, 4, 7, 9 and 11, embeddings and head of its teacher, and its position table stays; 15 % of the
-positions, drawn with p ∝ count^-0.7; AdamW at 5e-4, warmup 5 %, no weight decay; at most 512
-tokens, no pairs, 3 epochs. 66,985,530 parameters, as in transformers' DistilBertForMaskedLM.
-Published: 77.0 on the development sets of GLUE, BERT-base 79.5; not measured here. For a teacher of
-your own: `--config.teacher=RUN@STEP`, with its widths, its number of layers in
-`--config.distillation.teacher_layers`, and its dropout in the student's.
+positions, drawn with p ∝ count^-0.7; AdamW at 5e-4, warmup 5 %, no weight decay, gradients clipped
+at 5; at most 512 tokens, no pairs, 3 epochs. 66,985,530 parameters, as in transformers'
+DistilBertForMaskedLM. Published: 77.0 on the development sets of GLUE, BERT-base 79.5; not measured
+here. For a teacher of your own: `--config.teacher=RUN@STEP`, with its widths, as many of its layers
+as the student has in `--config.distillation.teacher_layers`, and its dropout in the student's.
 
 Differences from the research code: activations between layers are bfloat16. Masks are drawn in each
 example (there: over the whole batch of a GPU). The number of steps is fixed, about 3 epochs of 3.3
@@ -44,6 +44,6 @@ def get_config() -> ConfigDict:
     config.phases[0].steps = 5_000
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 5e-4, 250
-    config.optimizer.weight_decay = 0.0
+    config.optimizer.weight_decay, config.optimizer.clip_norm = 0.0, 5.0
     config.optimizer.frozen = "encoder/embeddings/position"
     return config

@@ -13,9 +13,10 @@ Published: 79.9 on the development sets of GLUE; 200,000 steps are "already usef
 measured here. The released model of this name is `electra_small_plus_plus`.
 
 Differences from the release: activations between layers are bfloat16 (release: float32). A position
-that is drawn twice has one sample (release: the mean of two sampled ids). An example is full
-sentences of one segment (release: two segments, without a loss on them). Losses are divided by the
-counts of the global batch.
+that is drawn twice has one sample (release: the mean of two sampled ids), and becomes [MASK] or
+stays by one draw (release: one for each time). An example is full sentences of one segment
+(release: two segments, without a loss on them). Losses are divided by the counts of the global
+batch.
 """
 
 from ml_collections import ConfigDict

@@ -15,7 +15,7 @@ from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
 from bert_jax.api.search import top_rows
 from bert_jax.checkpoint.manager import load_params
-from bert_jax.config.recorded import config_of, model_of
+from bert_jax.config.recorded import config_of, trained_model_of
 from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
 from bert_jax.convert.sources import read_run_tokenizer
@@ -37,6 +37,7 @@ from bert_jax.metrics.retrieval import (
     recall_at,
     reciprocal_rank_at,
 )
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -150,32 +151,34 @@ def load_model(source: str) -> Model:
     return _load(source)[0]
 
 
-def _load(source: str) -> tuple[Model, int | None]:
-    """Returns the model, and the tokens of the longest example that a run trained it on; None of a
-    folder. Errors as `load_model`."""
+def _load(source: str) -> tuple[Model, str]:
+    """Returns the model, and of a run in words which one it is and on how long examples it was
+    trained; errors as `load_model`."""
     path, step = split_step(source)
     run = Workdir.open(path)
     if not run.is_run():
-        return load(source), None
+        return load(source), ""
     params, meta = load_params(run, step)
     whole = config_of(meta)
     trained = max(phase.seq_length for phase in whole.phases[: meta["phase"] + 1])
-    config, sentence = model_of(meta), encoder_of_run(whole)
+    said = f"; trained on examples of up to {trained:,}"
+    if GENERATOR in params:
+        said += "; the discriminator of the run, not its generator"
+    config, sentence = trained_model_of(meta), encoder_of_run(whole)
     left_out = ""
     if sentence and isinstance(config, TaskModelConfig):  # its head is for training alone
         left_out, config = config.head.name, without_head(config)
     groups = frozenset(weights.groups_in(params)) - {left_out}
     params = {name: tree for name, tree in params.items() if name in groups}
-    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence), trained
+    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence), said
 
 
 def _models(model: str, beside: Sequence[str], notes: list[str]) -> Iterator[tuple[str, Model]]:
     """Yields each model by its name, one in memory at a time; adds to the notes how much of a text
     it reads."""
     for name in _distinct(model, beside):
-        loaded, trained = _load(name)
-        on = "" if trained is None else f"; trained on examples of up to {trained:,}"
-        reads = f"reads the first {loaded.longest:,} tokens of a text, specials included{on}"
+        loaded, said = _load(name)
+        reads = f"reads the first {loaded.longest:,} tokens of a text, specials included{said}"
         notes.append(f"{name}: {reads}")
         yield name, loaded
 

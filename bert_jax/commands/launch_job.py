@@ -22,8 +22,9 @@ _TASK = "finetune"
 # Commands that may run as several processes.
 JOBS = {**pretrain.COMMANDS, _TASK: finetune.COMMANDS[_TASK]}
 _STORE = "config.data.store"
-# An image may have them, and a run that resumes does not need them.
-_MODEL = ("config.init", "config.task.tokenizer", "config.task.teacher")
+# An image may have them, and a run that resumes does not need them, but for `config.teacher`.
+_TEACHER = "config.teacher"
+_MODEL = ("config.init", _TEACHER, "config.task.tokenizer", "config.task.teacher")
 _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
@@ -153,7 +154,7 @@ def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
     from bert_jax.storage.hub import is_hub
 
     task, required = config.task, {_STORE: config.data.store}
-    others = {"config.init": config.init}
+    others = {"config.init": config.init, _TEACHER: config.teacher}
     if is_task:
         required = {} if is_hub(task.data) else {"config.task.data": task.data}
         others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
@@ -174,7 +175,7 @@ def _needed(backend: "Backend", job: "Job", inputs: dict[str, str]) -> dict[str,
         if key in inputs and (is_remote(inputs[key]) or not backend.has_image)
     }
     if model and has_checkpoints(Workdir.open(job.workdir)):
-        model = {}
+        model = {key: path for key, path in model.items() if key == _TEACHER}
     return {key: path for key, path in inputs.items() if key not in (_STORE, *_MODEL)} | model
 
 

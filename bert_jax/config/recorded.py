@@ -4,6 +4,7 @@ The head of a task depends on the labels in its files, so it is recorded with th
 what the user configured.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -52,6 +53,12 @@ def model_of(description: Mapping[str, Any]) -> ModelConfig:
         own = from_dict(config["phases"][description["phase"]], PhaseConfig, "config.phases")
         model = own.model(model)
     return _with_head(model, description)
+
+
+def trained_model_of(description: Mapping[str, Any]) -> ModelConfig:
+    """Returns the architecture of a checkpoint's model without the dense layer to the states of a
+    teacher, which serves training alone."""
+    return dataclasses.replace(model_of(description), teacher_width=0)
 
 
 def head_of(model: ModelConfig) -> dict[str, Any]:

@@ -36,11 +36,12 @@ Text = tuple[str, ...]  # one text, or two that form a pair
 _ROWS: Final = 4  # of a batch
 _MASKED_EVERY: Final = 7  # tokens: about the 15 % of BERT's training
 _SHORTEST: Final = 16  # positions of a batch: few lengths, so few shapes are compiled
-# Settings that change nothing here: of training, and rows of the vocabulary for the hardware.
+# Settings that change nothing here: of training, and rows of the vocabulary for the hardware. A
+# generator is a model of its own.
 _IGNORED: Final = {
     "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "initializer",
     "positional_heads", "word_initializer", "output_bias_initializer", "cooccurrence",
-    "near_identity", "pad_vocab_to_multiple_of",
+    "near_identity", "pad_vocab_to_multiple_of", "generator",
 }  # fmt: skip
 _POOLER: Final = "pooler"
 

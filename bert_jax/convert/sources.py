@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.config.optimizer_settings import Weights
-from bert_jax.config.recorded import config_of, model_of
+from bert_jax.config.recorded import config_of, trained_model_of
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
@@ -88,7 +88,7 @@ def read_checkpoint(
 ) -> ReadModel:
     """Reads a checkpoint, the newest without a step; UserError and StorageError as `read_model`."""
     params, meta = checkpoint.load_params(run, step, which)
-    config, tokenizer = model_of(meta), read_run_tokenizer(run, meta)
+    config, tokenizer = trained_model_of(meta), read_run_tokenizer(run, meta)
     arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
     return ReadModel(source, arrays, config, tokenizer, origin=origin)
 

@@ -14,7 +14,7 @@ from bert_jax.model.heads import without_padding
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
 from bert_jax.objectives.masked_lm import MASKED_LM, unigram_sums
-from bert_jax.objectives.positions import real_tokens, with_slots
+from bert_jax.objectives.positions import real_tokens, slots_of_positions, with_slots
 from bert_jax.objectives.total import Sums, all_sums
 from bert_jax.ops.distillation_loss import Output, Scale, Targets, baseline, distillation_loss
 from bert_jax.parallel.global_batch import Batch
@@ -96,7 +96,7 @@ def _targets(batch: Batch, settings: DistillationConfig, unigram: tuple) -> Targ
     if settings.positions == "all":
         none_BxS = jnp.zeros_like(batch["example_ids"])
         labels_BxP = with_slots(none_BxS, batch, labels_BxP)
-        labelled_BxP = with_slots(none_BxS.astype(jnp.float32), batch, labelled_BxP)
+        labelled_BxP = slots_of_positions(batch)
     weights_BxP = taught(batch, settings)
     return Targets(labels_BxP, labelled_BxP, weights_BxP, *map(jnp.asarray, unigram))
 

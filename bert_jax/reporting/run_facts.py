@@ -10,6 +10,7 @@ from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.errors import count
 from bert_jax.metrics.run_records import is_finite
+from bert_jax.storage.hub import is_hub
 from bert_jax.workdir.layout import split_step
 
 
@@ -82,15 +83,14 @@ def _method(config: Config) -> str:
     )
     if not task.name:
         own = [_own(f"phase {i}", phase) for i, phase in enumerate(config.phases, 1)]
-        return "; ".join(
-            [rates, f"pairing {data.pairing}, masking {data.masking}", *filter(None, own)]
-        )
+        read = f"pairing {data.pairing}, masking {data.masking}"
+        return "; ".join(filter(None, [rates, _taught(config), read, *own]))
     limits = [(task.fewest_steps, "at least"), (task.most_steps, "at most")]
     epochs = f"{task.epochs:g} epochs" + "".join(
         f", {which} {steps:,} steps" for steps, which in limits if steps
     )
     if task.teacher:
-        epochs += f", taught by {PurePath(split_step(task.teacher)[0]).name}" + (
+        epochs += f", taught by {_name(task.teacher)}" + (
             f" ({task.teacher_weight:g} of the loss, temperature {task.temperature:g})"
         )
     if task.layers:
@@ -98,6 +98,22 @@ def _method(config: Config) -> str:
         return f"{rates}; {epochs} of a linear head on a frozen encoder ({vectors})"
     decay = f", layer decay {optimizer.layer_decay:g}" if optimizer.layer_decay != 1 else ""
     return f"{rates}{decay}; {epochs}"
+
+
+def _taught(config: Config) -> str:
+    """Returns the teacher of pretraining with the weights of the losses; "" if there is none."""
+    if not config.teacher:
+        return ""
+    own = config.distillation
+    return (
+        f"taught by {_name(config.teacher)} ({own.kl_weight:g} · KL at temperature "
+        f"{own.temperature:g}, {own.mlm_weight:g} · masked tokens, {own.cosine_weight:g} · cosine)"
+    )
+
+
+def _name(model: str) -> str:
+    """Returns the name of the folder of a model, or its name on the Hugging Face hub."""
+    return model if is_hub(model) else PurePath(split_step(model)[0]).name
 
 
 def hosts(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 _POINTS: Final = 400  # of a line: more are not seen, and a page has many lines
 _COLUMNS: Final = 7  # steps of a table of guesses
-# Key of a "train" record -> the unit, the caption, and whether its axis is logarithmic.
+# Last part of a key of a "train" record -> the unit, the caption, and whether its axis is
+# logarithmic.
 _OF_STEPS: Final = {
+    "kl": ("nats", "Divergence from the teacher", False),
+    "agreement": ("share", "First guesses that are the teacher's", False),
+    "cosine": ("cosine", "Last states and the teacher's", False),
+    "teacher_loss": ("loss", "Divergence from the teacher", False),
+    "teacher_agreement": ("share", "First guesses that are the teacher's", False),
     "learning_rate": ("learning rate", "Learning rate", False),
     "grad_norm": ("norm", "Norm of the gradients before clipping", True),
     "tokens_per_second": ("tokens per second", "Throughput, padding not counted", False),
@@ -188,10 +194,21 @@ def _others(runs: Mapping[str, Logged]) -> Iterator[tuple[dict[str, Any], str]]:
             )
             yield {"lines": attention, "ylabel": "share of attention"}, caption
     own = "training" if len(runs) == 1 else ""
-    for key, (unit, caption, log) in _OF_STEPS.items():
-        lines = _drawn({own or run: _line(logged.train, key) for run, logged in runs.items()})
-        if lines:
-            yield {"lines": lines, "ylabel": unit, "log": log}, caption
+    lasts = [logged.train[-1] for logged in runs.values() if logged.train]
+    for what, (unit, caption, log) in _OF_STEPS.items():
+        for key in dict.fromkeys(k for last in lasts for k in last if k.split("/")[-1] == what):
+            lines = _drawn({own or run: _line(logged.train, key) for run, logged in runs.items()})
+            trivial = {last[k] for last in lasts if (k := _baseline(key)) in last}
+            baselines = {"baseline": trivial.pop()} if len(trivial) == 1 else {}
+            if lines:
+                plot = {"lines": lines, "ylabel": unit, "log": log, "baselines": baselines}
+                yield plot, caption
+
+
+def _baseline(key: str) -> str:
+    """Returns the key of the same figure without reading the text."""
+    name, slash, what = key.rpartition("/")
+    return f"{name}{slash}baseline_{what}"
 
 
 def add_fills(page: Page, filled: Sequence[Filled]) -> None:

@@ -1,6 +1,7 @@
 """The terminal's view of a run: progress bar, losses, time left."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import rich.console
 import rich.progress
@@ -10,6 +11,9 @@ from bert_jax.metrics.neighbor_attention import by_layer
 from bert_jax.metrics.run_records import margin, measured_on, objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
+
+# Of a student, beside its losses.
+_TAUGHT: Final = {"distillation/kl": "kl", "distillation/agreement": "agreement"}
 
 
 class RunDisplay:
@@ -52,8 +56,9 @@ class RunDisplay:
     def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
         """Shows the metrics of the steps since the last report."""
         losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in objectives_in(scalars)]
-        own = losses if len(losses) > 1 else []  # one is the loss itself
-        parts = [f"loss {scalars['loss']:.3f}", *own] if losses else ["no finite loss"]
+        taught = [f"{what} {scalars[key]:.3f}" for key, what in _TAUGHT.items() if key in scalars]
+        own = losses if len(losses) > 1 or taught else []  # one alone is the loss itself
+        parts = [f"loss {scalars['loss']:.3f}", *own, *taught] if losses else ["no finite loss"]
         numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
         left = f"{clock(seconds_left)} left"
         self._bar.update(self._task, completed=step, numbers=numbers, left=left)

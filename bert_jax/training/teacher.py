@@ -12,6 +12,7 @@ import jax
 from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import path_of
+from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import ComputeConfig, Config, ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.sources import read_model
@@ -23,17 +24,18 @@ from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
+from bert_jax.training.initial_vocabulary import first_difference
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
 
 OBJECTIVES = (MASKED_LM.name,)  # of which a teacher has the head
-# Settings of `config.model` by which layers and tables are computed: equal where they are copied.
-_LAYER_FORM = (
-    "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "position",
-    "norm_position", "norm_bias", "linear_bias", "gated_mlp", "first_attention_norm",
-    "embedding_size",
-)  # fmt: skip
+# Settings of the architecture that may differ where layers are copied, or are compared apart: by
+# the others layers and tables are computed.
+_NOT_OF_A_LAYER = {
+    "num_hidden_layers", "num_hidden_groups", "type_vocab_size", "max_position_embeddings",
+    "layout", "classifier_pooling",
+}  # fmt: skip
 _LAYERS = "params/encoder/layers/"
 _POSITIONS = "params/encoder/embeddings/position"
 
@@ -58,11 +60,14 @@ class Teacher:
 
 
 def for_evaluation(model: ModelConfig, student: ModelConfig) -> ModelConfig:
-    """Returns a teacher's architecture without dropout, with the student's padding rows."""
+    """Returns a teacher's architecture without dropout, with the student's rows of the vocabulary:
+    of those that a teacher has beyond its tokenizer's entries, none can be predicted."""
     return dataclasses.replace(
         model,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
+        teacher_width=0,
+        vocab_size=student.vocab_size,
         pad_vocab_to_multiple_of=student.pad_vocab_to_multiple_of,
     )
 
@@ -83,6 +88,11 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
                 f"config.distillation.{name} needs a model; set config.teacher to a run at "
                 "a step (run@4000), an import or an export"
             )
+        if config.model.teacher_width:
+            raise UserError(
+                f"config.model.teacher_width={config.model.teacher_width}: follows from "
+                "config.teacher; leave it out"
+            )
         return None
     where = f"config.teacher={source}"
     check_source(source, "config.teacher")
@@ -92,10 +102,14 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
     read = read_model(source)
     _check(where, config, data, read.config, read.params, read.tokenizer)
     model = for_evaluation(read.config, config.model)
+    exact = _fitted(read.params, dataclasses.replace(model, pad_vocab_to_multiple_of=1))
+    return Teacher(model, _fitted(exact, model), arrays_digest(exact))
+
+
+def _fitted(params: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """Returns encoder and masked-token head with as many rows of the vocabulary as a model has."""
     shapes = nnx.to_pure_dict(declare(model, ComputeConfig.plain(), OBJECTIVES)[1])
-    own = part_of(read.params, shapes)
-    params = jax.tree.map(fitted_rows, own, shapes)  # with other padding rows
-    return Teacher(model, params, arrays_digest(own))
+    return jax.tree.map(fitted_rows, part_of(params, shapes), shapes)
 
 
 def _check(
@@ -137,14 +151,15 @@ def _check(
 
 def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
     """Raises UserError if the student's layers cannot start as those of its teacher."""
-    ours, settings = config.model, config.distillation
+    ours, settings = config.with_model_of(config.phases[0]).model, config.distillation
     copied = f'config.distillation.teacher_layers="{settings.teacher_layers}"'
     if lacking := [n for n in settings.layers if n >= theirs.num_hidden_layers]:
         raise UserError(
             f"{where}: it has layers 0 to {theirs.num_hidden_layers - 1}, but {copied} copies "
             f"{lacking[0]}"
         )
-    differ = [name for name in _LAYER_FORM if getattr(theirs, name) != getattr(ours, name)]
+    form = [name for name in ARCHITECTURE if name not in _NOT_OF_A_LAYER]
+    differ = [name for name in form if getattr(theirs, name) != getattr(ours, name)]
     if theirs.type_vocab_size and ours.type_vocab_size not in (0, theirs.type_vocab_size):
         differ.append("type_vocab_size")
     if ours.position == "learned" and theirs.max_position_embeddings < ours.max_position_embeddings:
@@ -155,29 +170,20 @@ def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
             f"{where}: {copied} copies layers of another form than config.model has; set {values}, "
             'or teacher_layers to ""'
         )
+    starts = [place for place, layer in enumerate(settings.layers) if layer == 0]
+    if not ours.first_attention_norm and starts != [0]:
+        raise UserError(
+            f"{where}: {copied}, but only the student's first layer may lack the LayerNorm before "
+            "attention, as the teacher's layer 0 does; begin with 0, and name it once"
+        )
 
 
 def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
-    ours = data.tokenizer
-    entries = min(ours.vocab_size, theirs.vocab_size)
-    first = next((i for i in range(entries) if ours.token(i) != theirs.token(i)), None)
-    remedy = f"build the store with the tokenizer of the teacher, or give a teacher of {data.path}"
-    if first is not None:
+    if different := first_difference(theirs, data.tokenizer):
         raise UserError(
-            f"{where}: another vocabulary than the store's: entry {first} is "
-            f"{theirs.token(first)!r}, not {ours.token(first)!r}; {remedy}"
+            f"{where}: another vocabulary than the store's: {different}; build the store with the "
+            f"tokenizer of the teacher, or give a teacher of {data.path}"
         )
-    if ours.vocab_size != theirs.vocab_size:
-        raise UserError(
-            f"{where}: its vocabulary has {theirs.vocab_size:,} entries, the store's "
-            f"{ours.vocab_size:,}; {remedy}"
-        )
-    for name, own in ours.special._asdict().items():
-        if (other := getattr(theirs.special, name)) != own:
-            raise UserError(
-                f"{where}: its [{name.upper()}] is {theirs.token(other)!r}, the store's "
-                f"{ours.token(own)!r}; {remedy}"
-            )
 
 
 def start_as(state: State, teacher: Teacher, config: Config) -> State:

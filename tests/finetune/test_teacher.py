@@ -375,9 +375,12 @@ def test_seeds_ask_the_teacher_once(
     for name in ("seed-0", "seed-1"):
         (tmp_path / name).mkdir()
         data.with_outputs(config, Workdir.open(tmp_path / name), job)
-        files.append((tmp_path / name / "teacher_outputs.npz").read_bytes())
+        with np.load(tmp_path / name / "teacher_outputs.npz") as outputs:
+            files.append(dict(outputs))
         monkeypatch.setattr(teachers.Teacher, "_ask", None)
-    assert len(files[0]) == len(files[1])
+    assert files[0].keys() == files[1].keys()
+    for name, array in files[0].items():
+        np.testing.assert_array_equal(array, files[1][name], err_msg=name)
 
 
 # Errors ------------------------------------------------------------------------------------------

@@ -53,6 +53,26 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     assert text.count("<svg") == 7  # losses, accuracies, sources, speed
 
 
+def test_a_student_shows_how_near_it_is_to_its_teacher_beside_the_unigram(tmp_path):
+    shared = {
+        "loss": 3.0,
+        **{f"mlm/{w}": 0.25 for w in ("loss", "accuracy", "baseline_loss", "baseline_accuracy")},
+        **{f"distillation/{w}": 1.5 for w in ("kl", "agreement", "cosine")},
+        **{f"distillation/baseline_{w}": 4.75 for w in ("kl", "agreement")},
+    }
+    records = [{"kind": "train", "step": step, "time": 0, **shared} for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    page = html.Page("run")
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    for caption in ("Divergence from the teacher", "First guesses that are", "Last states and the"):
+        assert caption in text
+    drawn = run_page._others({"": run_page.Logged.read(Workdir.open(tmp_path).metrics)})
+    baselines = [plot["baselines"] for plot, _ in drawn]
+    assert baselines == [{"baseline": 4.75}, {"baseline": 4.75}, {}]
+
+
 def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     """Sentence order with span boundaries: no next sentence anywhere."""
     names = ("mlm", "sop", "sbo")

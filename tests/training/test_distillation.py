@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,80 +26,30 @@ from small_step import ALL_AT_ONCE, PACKED, small
 from split_steps import Trained, assert_same, train
 
 from bert_jax.aot.lower import teacher_of
+from bert_jax.api.vector_evaluation import load_model
 from bert_jax.config.config_files import load
+from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.distillation_settings import DistillationConfig
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.convert import weights
+from bert_jax.convert.compare import compare
+from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.distillation import distillation_sums, taught
 from bert_jax.objectives.pretraining_model import declare, init_params
 from bert_jax.objectives.total import denominators
-from bert_jax.ops import distillation_loss as op
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
+from bert_jax.training import teacher as teacher_module
 from bert_jax.training.options import RunOptions
-from bert_jax.training.teacher import Teacher, for_evaluation, start_as
+from bert_jax.training.store_data import open_data
+from bert_jax.training.teacher import Teacher, find_teacher, for_evaluation, start_as
 
 torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
 MLM = ("mlm",)
-
-
-def outputs(rng: np.random.Generator, width: int) -> op.Output:
-    """Of 4 rows of 37 positions and 200 entries, ten of them padding."""
-    states, table = rng.normal(size=(4, 37, width)), rng.normal(size=(200, width))
-    bias = np.where(np.arange(200) < 190, rng.normal(size=200), -np.inf)
-    return op.Output(*(jnp.asarray(x, jnp.float32) for x in (states, table, bias)))
-
-
-def plain_loss(
-    student: op.Output, teacher: op.Output, targets: op.Targets, scale: op.Scale, T: float
-) -> jax.Array:
-    """The loss from all logits at once."""
-
-    def logits(one: op.Output) -> jax.Array:
-        return (jnp.einsum("bpe,ve->bpv", one.states, one.table) + one.bias[None, None])[..., :190]
-
-    own, wanted = logits(student), logits(teacher)
-    log_p = jax.nn.log_softmax(own)
-    hard = -jnp.take_along_axis(log_p, targets.labels[..., None], -1)[..., 0]
-    soft, soft_wanted = jax.nn.log_softmax(own / T), jax.nn.log_softmax(wanted / T)
-    kl = jnp.sum(jnp.exp(soft_wanted) * (soft_wanted - soft), -1)
-    loss = scale.labels * (hard * targets.labelled).sum()
-    return loss + scale.teacher * T**2 * (kl * targets.taught).sum()
-
-
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_pieces_give_the_loss_and_the_gradients_of_all_logits(
-    groups: int, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "_PIECE", 32)
-    rng = np.random.default_rng(0)
-    student, teacher = outputs(rng, 16), outputs(rng, 24)
-    labels = jnp.asarray(rng.integers(0, 190, (4, 37)), jnp.int32)
-    chosen = [jnp.asarray(rng.random((4, 37)) < share, jnp.float32) for share in (0.2, 0.8)]
-    unigram = np.asarray(jax.nn.log_softmax(jnp.asarray(rng.normal(size=190), jnp.float32)))
-    guess = map(jnp.asarray, op.baseline(unigram, 200, temperature))
-    targets, scale = op.Targets(labels, *chosen, *guess), op.Scale(*map(jnp.float32, (0.3, 0.2)))
-
-    def pieces(student: op.Output) -> tuple:
-        return op.distillation_loss(student, teacher, targets, scale, temperature, groups)
-
-    with jax.default_matmul_precision("highest"):
-        (loss, figures), gradients = jax.value_and_grad(pieces, has_aux=True)(student)
-        wanted, their_gradients = jax.value_and_grad(plain_loss)(
-            student, teacher, targets, scale, temperature
-        )
-        itself = op.distillation_loss(teacher, teacher, targets, scale, temperature, groups)[1]
-    np.testing.assert_allclose(loss, wanted, rtol=1e-6)
-    for ours, theirs in zip(gradients, their_gradients, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    assert figures.agreement.sum() + figures.baseline_kl.sum() > 0
-    np.testing.assert_allclose(itself.kl, 0, atol=1e-4)
-    np.testing.assert_allclose(itself.agreement.sum(), chosen[1].sum())
 
 
 SETTINGS = {
@@ -272,8 +224,9 @@ def test_a_student_starts_as_its_teacher_and_comes_to_agree_with_it(
 ) -> None:
     config = config_of(store, teacher=f"{source}/run@4", **COPIED)
     loop.pretrain(config, tmp_path / "run")
-    said = f"starts as layers 1, embeddings and head of {source}/run@4\n"
-    assert said in capsys.readouterr().out
+    said, out = f"starts as layers 1, embeddings and head of {source}/run@4\n", capsys.readouterr()
+    assert said in out.out
+    assert re.search(r"step 4/4  loss \S+  mlm \S+  kl \S+  agreement 0\.\d+  ", out.out)
     start, theirs = exported(tmp_path / "run", 0), exported(source / "run", 4)
     pairs = {
         "distilbert.embeddings.word_embeddings.weight": "bert.embeddings.word_embeddings.weight",
@@ -284,6 +237,8 @@ def test_a_student_starts_as_its_teacher_and_comes_to_agree_with_it(
     }
     for ours, other in pairs.items():
         np.testing.assert_array_equal(start[ours], theirs[other])
+    card = (tmp_path / "run_0_exported" / "README.md").read_text()
+    assert "taught by run (5 · KL at temperature 2, 2 · masked tokens, 1 · cosine)" in card
     (first, last) = records(tmp_path / "run")
     assert {"kl", "baseline_kl", "agreement", "baseline_agreement", "cosine"} <= {
         key.removeprefix("distillation/") for key in last if key.startswith("distillation/")
@@ -326,10 +281,88 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
         loop.pretrain(other, tmp_path / "run")
     shutil.copytree(source / "folder", tmp_path / "moved")
     loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
-    for name, tensor in exported(tmp_path / "whole").items():
-        np.testing.assert_array_equal(exported(tmp_path / "run")[name], tensor, err_msg=name)
-        assert "teacher_projection" not in name
-        break
+    whole, resumed = exported(tmp_path / "whole"), exported(tmp_path / "run")
+    assert whole.keys() == resumed.keys()
+    assert not any("teacher_projection" in name for name in whole)
+    for name, tensor in whole.items():
+        np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
+    # What only training needs is no part of the model that is looked at or compared.
+    load_model(str(tmp_path / "whole")).encode(["w1 w2"])
+    models = [read_model(str(tmp_path / name)) for name in ("whole", "whole_None_exported")]
+    assert compare(*models, [("w1 w2",)]).first_above(1e-5) is None
+
+
+def test_a_teacher_is_the_same_one_in_a_run_an_export_and_with_rows_that_no_token_has(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    """As released ModernBERT, whose tables have 50,368 rows for 50,280 entries."""
+    import safetensors.numpy
+
+    padded = tmp_path / "padded"
+    padded.mkdir()
+    for file in ("config.json", "tokenizer.json"):
+        shutil.copyfile(source / "folder" / file, padded / file)
+    values = json.loads((padded / "config.json").read_text())
+    entries, values["vocab_size"] = values["vocab_size"], values["vocab_size"] + 70
+    (padded / "config.json").write_text(json.dumps(values))
+    tensors = safetensors.numpy.load_file(source / "folder" / "model.safetensors")
+    grown = {
+        name: np.pad(x, [(0, 70), *[(0, 0)] * (x.ndim - 1)], constant_values=50)
+        if x.shape[:1] == (entries,)
+        else x
+        for name, x in tensors.items()
+    }
+    safetensors.numpy.save_file(grown, padded / "model.safetensors", {"format": "pt"})
+    config = config_of(store)
+    data = open_data(config)
+    found = [
+        find_teacher(config.replace("teacher", f"{where}"), data)
+        for where in (f"{source}/run@4", source / "folder", padded)
+    ]
+    assert len({one.digest for one in found if one}) == 1
+    for one in found:
+        assert one
+        assert one.model.vocab_size == config.model.vocab_size
+        jax.tree.map(np.testing.assert_array_equal, one.params, found[0] and found[0].params)
+
+
+def test_a_position_that_is_drawn_twice_counts_twice_at_all_positions() -> None:
+    model = layout_config("bert")
+    params = random_params(model, MLM)
+    batch = {name: np.array(x) for name, x in cases.batch(CASES["tiny"], 0).items()}
+    for name in ("masked_positions", "masked_labels", "masked_weights"):
+        batch[name][:, 1] = batch[name][:, 0]
+    found = [
+        our_loss(model, params, model, params, batch, DistillationConfig(positions=where))[2]["mlm"]
+        for where in ("all", "masked")
+    ]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(value, found[1][name], rtol=1e-5, err_msg=name)
+
+
+def test_layers_of_a_teacher_whose_first_one_has_no_norm_stay_in_its_place(
+    store: TokenStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modern = layout_config("modernbert", num_hidden_layers=3)
+    params = random_params(modern, MLM)
+    monkeypatch.setattr(
+        teacher_module, "read_model",
+        lambda name: ReadModel(name, params, modern, open_data(config_of(store)).tokenizer),
+    )  # fmt: skip
+    names = [name for name in ARCHITECTURE if name != "num_hidden_layers"]
+    own = {f"model__{name}": getattr(modern, name) for name in names}
+    config = config_of(store, **own, model__num_hidden_layers=2, teacher=str(source / "folder"))
+    data = open_data(config)
+    assert find_teacher(config.replace("distillation.teacher_layers", "0,2"), data)
+    for layers in ("1,2", "1,0", "0,0"):
+        with pytest.raises(UserError, match="only the student's first layer may lack"):
+            find_teacher(config.replace("distillation.teacher_layers", layers), data)
+    narrow = config.replace(
+        {"distillation.teacher_layers": "0,2", "model.local_attention": 2 * modern.local_attention}
+    )
+    wanted = f"set --config.model.local_attention={modern.local_attention}, or"
+    with pytest.raises(UserError, match=wanted):
+        find_teacher(narrow, data)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +389,12 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
         ),
         ({"distillation__teacher_layers": "0,1"}, "teacher_layers needs a model; set config.teach"),
         ({"distillation__temperature": 3.0}, "temperature needs a model; set config.teacher"),
+        ({"model__teacher_width": 64}, "teacher_width=64: follows from config.teacher; leave"),
+        (
+            {"teacher": "{}/folder", "distillation__teacher_layers": "0,1",
+             "model__layer_norm_eps": 1e-5},
+            "set --config.model.layer_norm_eps=1e-12, or",
+        ),
         ({"teacher": "{}/folder", "data__replaced_tokens": True}, "this run learns mlm,rtd; chang"),
         ({"teacher": "{}/folder", "data__pairing": "sop", "model__type_vocab_size": 2,
           "objectives": "sop"}, "this run learns sop; change config.objectives"),
@@ -380,7 +419,8 @@ def test_a_teacher_of_another_vocabulary_is_one_line(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     other = small_store(tmp_path / "other", words="v")
-    with pytest.raises(UserError, match="entry 5 is 'w0', not 'v0'; build the store"):
+    differ = "entry 5 of the model's vocabulary is 'w0', that of the store is 'v0'; build the store"
+    with pytest.raises(UserError, match=differ):
         loop.pretrain(config_of(other, teacher=str(source / "folder")), tmp_path / "run")
 
 
