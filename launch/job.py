@@ -167,11 +167,16 @@ class Rendering:
         atomic.write_text(script, self.script())
         script.chmod(0o755)
 
-    def run(self) -> str:
-        """Runs the commands, each of which is printed; returns what the last one prints."""
+    def run(self, limit: float | None = programs.LIMIT) -> str:
+        """Runs the commands, each of which is printed; returns what the last one prints.
+
+        limit: of each, as for `programs.call`.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            self.write(Path(folder))
-            return [programs.change(command, folder=Path(folder)) for command in self.commands][-1]
+            place = Path(folder)
+            self.write(place)
+            each = [programs.change(words, folder=place, limit=limit) for words in self.commands]
+        return each[-1]
 
     def text(self) -> str:
         """Returns commands and files for a terminal."""

@@ -17,7 +17,7 @@ from bert_jax.launch.output import say
 _Answer = TypeVar("_Answer")
 # Seconds that every program gets at most, while `answering_within` lasts.
 _most: contextvars.ContextVar[float | None] = contextvars.ContextVar("most", default=None)
-_LIMIT = 300.0  # seconds in which a program answers; one that hangs would hang the launcher
+LIMIT = 300.0  # seconds in which a program answers; one that hangs would hang the launcher
 _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
@@ -41,7 +41,7 @@ def call(
     *,
     data: str | None = None,
     folder: Path | None = None,
-    limit: float | None = _LIMIT,
+    limit: float | None = LIMIT,
 ) -> str:
     """Runs a program to its end; returns its standard output.
 
@@ -60,7 +60,7 @@ def call(
             stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
-        hint = _INSTALL.get(words[0], "install it")
+        hint = how_to_install(words[0])
         raise UserError(f"{words[0]}: not found on this machine ({hint})") from None
     with process:
         try:
@@ -76,6 +76,10 @@ def call(
     return printed
 
 
+def how_to_install(program: str) -> str:
+    return _INSTALL.get(program, "install it")
+
+
 @contextlib.contextmanager
 def answering_within(seconds: float) -> Iterator[None]:
     """Gives every program that is called no more seconds than these."""
@@ -86,9 +90,7 @@ def answering_within(seconds: float) -> Iterator[None]:
         _most.reset(token)
 
 
-def change(
-    words: Sequence[str], *, folder: Path | None = None, limit: float | None = _LIMIT
-) -> str:
+def change(words: Sequence[str], *, folder: Path | None = None, limit: float | None = LIMIT) -> str:
     """Prints a command that changes something, and calls it; see `call`."""
     say(f"$ {shlex.join(words)}")
     return call(words, folder=folder, limit=limit)

@@ -67,7 +67,7 @@ def phase_report(config: Config, index: int, target: Target, mesh: Mesh) -> Phas
     Raises:
         UserError: see `make`.
     """
-    phase, backend = config.phases[index], backends.of(target)
+    phase, backend, limit = config.phases[index], backends.of(target), target.usable_bytes
     global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config.with_model_of(phase), mesh)
     resident = ResidentBytes.of(config, phase, built)
@@ -79,7 +79,6 @@ def phase_report(config: Config, index: int, target: Target, mesh: Mesh) -> Phas
     if isinstance(compiled, CompileOOM):
         memory = Memory.of_refused(resident, compiled)
     else:
-        limit = target.usable_bytes
         memory = Memory.of_compiled(resident, compiled, limit, refuses=backend.refuses)
         cost = backend.analyse(compiled.as_text() or "", dict(mesh.shape), target)
     advice = () if memory.fits else memory_advice.remedies(config, index, mesh, memory)
@@ -147,6 +146,7 @@ def _phase_dict(report: PhaseReport) -> dict[str, Any]:
         "config": to_dict(report.phase),
         "fits": memory.fits,
         "memory": {**memory.kinds, "total": memory.total, "limit": memory.limit},
+        "input_bytes": memory.inputs,
         "remedies": [
             {"changes": dict(r.changes), "estimated_total": r.needed} for r in report.remedies
         ],

@@ -1,6 +1,5 @@
 """Hosts with NVIDIA GPUs as a backend of `bert-jax compile`: XLA's compiler, and lower bounds."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ from bert_jax.aot.backend import Backend
 from bert_jax.aot.cost import gpu_analysis
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.errors import count
-from bert_jax.hardware.gpus import FRACTION_VARIABLE, GpuHosts
+from bert_jax.hardware.gpus import FRACTION_VARIABLE, GpuHosts, memory_fraction
 
 if TYPE_CHECKING:
     import jax
@@ -59,11 +58,11 @@ class GpuBackend(Backend[GpuHosts]):
     def of_memory(self, target: GpuHosts) -> Sequence["Part"]:
         from bert_jax.aot.report_parts import in_units
 
-        share = target.usable_bytes / target.model.memory
-        source = FRACTION_VARIABLE if os.environ.get(FRACTION_VARIABLE) else "JAX's default"
+        share, source = memory_fraction()
+        raises = "" if share >= 0.9 else f"; {source or FRACTION_VARIABLE}=0.9 raises it"
         return [
             f"The limit is {share:.0%} of {in_units(target.model.memory)}, which JAX takes when it "
-            f"starts ({source}; {FRACTION_VARIABLE}=0.9 raises it)."
+            f"starts ({source or 'its default'}{raises})."
         ]
 
     def sections(self, phase: "PhaseReport", target: GpuHosts) -> Iterator["Section"]:

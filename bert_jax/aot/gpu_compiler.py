@@ -84,6 +84,8 @@ def _check_sizes(where: Path) -> None:
     for package in _PACKAGES:
         for distribution in importlib.metadata.distributions(name=package, path=[str(where)]):
             for file in distribution.files or ():
+                if file.suffix == ".pyc":  # of which pip lists some that Python may delete
+                    continue
                 found = os.stat(where / file).st_size
                 if file.size not in (None, found):
                     raise OSError(f"{file} has {found:,} bytes, not {file.size:,}")

@@ -92,12 +92,12 @@ def _memory(phase: PhaseReport, target: Target) -> Section:
 
 def _remedies(phase: PhaseReport, limit: int) -> Iterator[Part]:
     if not phase.remedies:
-        yield "No change of micro_batches, remat or mesh helps: use more chips or fewer rows."
+        yield "No change of micro_batches, remat or mesh helps: use more devices or fewer rows."
     elif all(remedy.needed > limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
-            f"Even {combined.flags} needs {in_units(combined.needed)} by estimate: use more chips "
-            "or a smaller batch."
+            f"Even {combined.flags} needs {in_units(combined.needed)} by estimate: use more "
+            "devices or a smaller batch."
         )
     else:
         yield "Changes that should make it fit (estimates, not compiled):"

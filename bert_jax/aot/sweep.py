@@ -17,6 +17,7 @@ from bert_jax.aot.compile_report import phase_report
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
 from bert_jax.aot.report_data import PhaseReport
+from bert_jax.aot.sweep_results import Sweep, Trial
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
@@ -52,66 +53,6 @@ def compiler(target: Target) -> Compiler:
         return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)
 
     return Compiler(measure, needed)
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One candidate.
-
-    changes: config overrides by key. phases: reports of the compiled phases, up to the first that
-    does not fit. refusal: why the candidate is ruled out, None if it is valid.
-    """
-
-    changes: Change
-    phases: tuple[PhaseReport, ...] = ()
-    refusal: str | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """Time of all steps, estimated, on GPUs a lower bound; None if ruled out or unknown."""
-        each = [p.ranked_seconds and p.phase.steps * p.ranked_seconds for p in self.phases]
-        return None if self.refusal or not all(each) else sum(s for s in each if s)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Throughput of all devices over the phases, padding included."""
-        tokens = sum(p.phase.steps * p.phase.batch_size * p.phase.row_tokens for p in self.phases)
-        return tokens / self.seconds if self.seconds else None
-
-    @property
-    def needed(self) -> int:
-        """Most bytes per device in any phase; 0 if nothing was compiled."""
-        return max((phase.memory.total for phase in self.phases), default=0)
-
-    @property
-    def flags(self) -> str:
-        """The command-line flags that apply the changes."""
-        return flags(self.changes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-    """tried: in the order of the search. left: candidates not tried within the time limit.
-    unrolled: the best with its layers unrolled, where the search had them in a loop."""
-
-    tried: tuple[Trial, ...]
-    left: tuple[Change, ...]
-    seconds: float
-    unrolled: Trial | None = None
-
-    @property
-    def ranked(self) -> tuple[Trial, ...]:
-        """The candidates that fit, the fastest first."""
-        fitting = (trial for trial in self.tried if trial.tokens_per_second)
-        return tuple(sorted(fitting, key=lambda trial: -(trial.tokens_per_second or 0)))
-
-    @property
-    def best(self) -> Trial | None:
-        return next(iter(self.ranked), None)
-
-    @property
-    def refused(self) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.tried if trial.refusal)
 
 
 def knobs(
@@ -253,24 +194,27 @@ class Search:
         return self._compile(other, changes, ahead)
 
     def _compile(self, config: Config, changes: Change, ahead: int) -> Trial:
-        reports: list[PhaseReport] = []
-        refusal = None
         what = flags(changes) or "the unchanged config"
         self._compiled += 1
         with self.working(f"{self._progress(ahead)}: {what}"):
-            for index in self.phases:
-                try:
-                    reports.append(self._measure(config, index))
-                except UserError as error:
-                    refusal = str(error)
-                    break
-                memory = reports[-1].memory
-                if not memory.fits:
-                    limit = f" of {memory.limit / GIB:,.2f}" if memory.limit else ""
-                    refusal = f"does not fit: {memory.total / GIB:,.2f} GiB{limit}"
-                    break
+            reports, refusal = self._reports(config)
         self._tried[config] = Trial(changes, tuple(reports), refusal)
         return self._tried[config]
+
+    def _reports(self, config: Config) -> tuple[list[PhaseReport], str | None]:
+        """Returns the reports of the phases, up to the first that does not fit, and why the config
+        is ruled out; None if it is not."""
+        reports: list[PhaseReport] = []
+        for index in self.phases:
+            try:
+                reports.append(self._measure(config, index))
+            except UserError as error:
+                return reports, str(error)
+            memory = reports[-1].memory
+            if not memory.fits:
+                limit = f" of {memory.limit / GIB:,.2f}" if memory.limit else ""
+                return reports, f"does not fit: {memory.total / GIB:,.2f} GiB{limit}"
+        return reports, None
 
     def _measure(self, config: Config, index: int) -> PhaseReport:
         """Compiles a phase's step, once for all configs that differ only in other phases."""

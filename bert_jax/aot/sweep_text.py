@@ -6,7 +6,8 @@ from typing import Any
 from bert_jax.aot import backends
 from bert_jax.aot.backend import Backend
 from bert_jax.aot.cost.memory import GIB
-from bert_jax.aot.sweep import Sweep, Trial, flags
+from bert_jax.aot.memory_advice import flags
+from bert_jax.aot.sweep_results import Sweep, Trial
 from bert_jax.hardware.targets import Target
 from bert_jax.runtime.console import clock, table
 
@@ -37,13 +38,17 @@ def _lines(sweep: Sweep, name: str, target: Target) -> Iterator[str]:
     if sweep.left:
         yield f"\nNot tried within --sweep_minutes ({len(sweep.left)}):"
         yield from (f"  {flags(changes)}" for changes in sweep.left)
-    yield f"\n{_verdict(sweep)}"
+    yield f"\n{_verdict(sweep, backend)}"
     if sweep.unrolled and sweep.best:
         yield _unrolled(sweep.unrolled, sweep.best)
+    elif sweep.in_loop and sweep.best:
+        yield "With its layers unrolled it was not compiled within --sweep_minutes."
 
 
 def _unrolled(unrolled: Trial, best: Trial) -> str:
     """Returns a line on the best with its layers unrolled."""
+    if not unrolled.phases:
+        return f"With its layers unrolled it could not be compiled: {unrolled.refusal}."
     difference = (unrolled.needed - best.needed) / GIB
     fits = unrolled.refusal or "fits"
     seconds = sum(phase.compile_seconds for phase in unrolled.phases)
@@ -63,12 +68,13 @@ def _row(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _verdict(sweep: Sweep) -> str:
-    if sweep.best is None:
-        return "No candidate fits: use more chips or fewer rows."
-    if not sweep.best.changes:
+def _verdict(sweep: Sweep, backend: Backend[Any]) -> str:
+    if sweep.chosen is None:
+        return "No candidate fits: use more devices or fewer rows."
+    if not sweep.chosen:
         return "No candidate is faster than the unchanged config."
-    return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
+    how = "by estimate" if backend.estimates else "by the lower bounds"
+    return f"The fastest that fits, {how}:\n  {flags(sweep.chosen)}"
 
 
 def as_dict(sweep: Sweep, name: str, target: Target) -> dict[str, Any]:
@@ -81,19 +87,25 @@ def as_dict(sweep: Sweep, name: str, target: Target) -> dict[str, Any]:
         "compiler": backend.compiler(),
         **backend.versions(backend.compiler()),
         "seconds": sweep.seconds,
-        "best": sweep.best and sweep.best.flags,
-        "tried": [_tried(trial) for trial in (*sweep.ranked, *others)],
-        **({"unrolled": _tried(sweep.unrolled)} if sweep.unrolled else {}),
+        "best": sweep.best and flags(sweep.chosen or {}),
+        "tried": [_tried(trial, backend) for trial in (*sweep.ranked, *others)],
+        **({"in_a_loop": dict(sweep.in_loop)} if sweep.in_loop else {}),
+        **({"unrolled": _tried(sweep.unrolled, backend)} if sweep.unrolled else {}),
         "not_tried": [dict(changes) for changes in sweep.left],
     }
 
 
-def _tried(trial: Trial) -> dict[str, Any]:
+def _tried(trial: Trial, backend: Backend[Any]) -> dict[str, Any]:
+    times: dict[str, Any] = {"at_most_tokens_per_second": trial.tokens_per_second}
+    if backend.estimates:
+        times = {
+            "estimated_step_seconds": [phase.step_seconds for phase in trial.phases],
+            "estimated_tokens_per_second": trial.tokens_per_second,
+        }
     return {
         "changes": dict(trial.changes),
         "refusal": trial.refusal,
         "bytes": trial.needed or None,
         "compile_seconds": sum(phase.compile_seconds for phase in trial.phases),
-        "estimated_step_seconds": [phase.step_seconds for phase in trial.phases],
-        "estimated_tokens_per_second": trial.tokens_per_second,
+        **times,
     }

@@ -11,10 +11,11 @@ import os
 import re
 from dataclasses import dataclass
 
-from bert_jax.errors import nearest_name
+from bert_jax.errors import UserError, nearest_name
 from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 
-FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # share of the memory that JAX takes
+# Names of the share of the memory that JAX takes; it refuses both together.
+FRACTION_VARIABLE, OLDER_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 DEFAULT_FRACTION = 0.75  # of JAX
 _MAX_HOSTS = 512
 _MIB, _KIB = 2**20, 2**10
@@ -51,12 +52,33 @@ class GpuModel:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory that JAX allocates for its arrays when it starts."""
+        """Memory that JAX allocates for its arrays when it starts; UserError as
+        `memory_fraction`."""
+        return round(memory_fraction()[0] * self.memory)
+
+
+def memory_fraction() -> tuple[float, str]:
+    """Returns the share of a GPU's memory that JAX takes, and the variable that says so; "" for
+    JAX's default.
+
+    Raises:
+        UserError: JAX would refuse its variables, or the share is none.
+    """
+    named = [name for name in (FRACTION_VARIABLE, OLDER_VARIABLE) if os.environ.get(name)]
+    if len(named) > 1:
+        raise UserError(f"{' and '.join(named)}: JAX takes one of them; unset {OLDER_VARIABLE}")
+    for name in named:
         try:
-            fraction = float(os.environ.get(FRACTION_VARIABLE, ""))
+            share = float(os.environ[name])
         except ValueError:
-            fraction = DEFAULT_FRACTION
-        return round(fraction * self.memory)
+            share = 0.0
+        if not 0 < share <= 1:
+            raise UserError(
+                f"{name}={os.environ[name]}: not a share of the memory; give one from .1 to .95, "
+                "or unset it"
+            )
+        return share, name
+    return DEFAULT_FRACTION, ""
 
 
 _A100 = (8, 0), 108, 64, 1.41
@@ -107,7 +129,8 @@ MODELS = {
 }  # fmt: skip
 ALIASES = {
     "a100-40gb": "a100-40g", "a100-80gb": "a100-80g", "h100-sxm": "h100", "h100-80g": "h100",
-    "rtx-4090": "rtx4090", "4090": "rtx4090", "rtx-a6000": "a6000", "rtxa6000": "a6000",
+    "h200-sxm": "h200", "b200-sxm": "b200", "rtx-4090": "rtx4090", "4090": "rtx4090",
+    "rtx-a6000": "a6000", "rtxa6000": "a6000",
 }  # fmt: skip
 _DROPPED = {"v100": "7.0", "p100": "6.0"}  # their compute capability
 
@@ -170,7 +193,13 @@ def find(name: str) -> GpuHosts:
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
         hint = f"valid: {', '.join(MODELS)}"
-        if longer := [name for name in MODELS if name.startswith(f"{kind}-")]:
+        first = kind.partition("-")[0]  # a100-sxm
+        alike = [name for name in MODELS if name.partition("-")[0] == first and kind != first]
+        if alike and (kind.startswith(max(alike, key=len)) or len(alike) == 1):
+            hint = f"did you mean {max(alike, key=len)}?"
+        elif first in MODELS:
+            hint = f"did you mean {first}?"
+        elif longer := [name for name in MODELS if name.startswith(f"{first}-")]:
             hint = f"did you mean {' or '.join(longer)}?"
         elif near := nearest_name(kind, [*MODELS, *ALIASES]):
             hint = f"did you mean {ALIASES.get(near, near)}?"
@@ -179,6 +208,11 @@ def find(name: str) -> GpuHosts:
         raise ValueError(f"{name}: give the GPUs of a host after a dash, such as {model.name}-8")
     if not 1 <= hosts <= _MAX_HOSTS:
         raise ValueError(f"{name}: give 1 to {_MAX_HOSTS} hosts, as in 2x{model.name}-8")
+    if hosts > model.linked_hosts and hosts % model.linked_hosts:
+        raise ValueError(
+            f"{name}: {model.linked_hosts} hosts with {model.name} make a rack; give fewer, or a "
+            "multiple"
+        )
     if int(size) not in model.sizes:
         smaller = [n for n in model.sizes if n < int(size)][-1:]
         larger = [n for n in model.sizes if n > int(size)][:1]

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.errors import UserError
-from bert_jax.hardware.gpus import DEFAULT_FRACTION, FRACTION_VARIABLE
+from bert_jax.hardware.gpus import FRACTION_VARIABLE, memory_fraction
 from bert_jax.launch import programs
 from bert_jax.launch.gke.checks import check_kubectl
 from bert_jax.launch.gke.kubectl import Kubectl
@@ -41,15 +41,20 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn
 from bert_jax.parallel.mesh import find_devices
+def said(error):
+    return " ".join(str(error).split())[:200]
 try:
     devices = find_devices()
     found = {"platform": devices[0].platform, "kinds": [one.device_kind for one in devices]}
-    if devices[0].platform == "gpu":
-        found["cudnn"] = cudnn.version()
 except UserError as error:
     found = {"error": str(error)}
 except Exception as error:
-    found["no_cudnn"] = " ".join(str(error).split())[:200]
+    found = {"no_devices": said(error)}
+if found.get("platform") == "gpu":
+    try:
+        found["cudnn"] = cudnn.version()
+    except Exception as error:
+        found["no_cudnn"] = said(error)
 print(json.dumps(found))
 """
 # Oldest driver of each CUDA: "CUDA Compatibility", minor version compatibility.
@@ -129,7 +134,7 @@ def _outcome(check: Check) -> tuple[bool, str]:
 def _tool(name: str, probe: Callable[[], str]) -> Check:
     def check() -> str:
         if shutil.which(name) is None:
-            raise UserError("not installed")
+            raise UserError(f"not installed ({programs.how_to_install(name)})")
         with programs.answering_within(_ANSWER):
             return probe()
 
@@ -185,6 +190,8 @@ def _driver() -> str:
     """Checks that NVIDIA's driver answers and is new enough for JAX's CUDA."""
     if not _is_gpu_there():
         return "no NVIDIA GPU"
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return "not used (JAX_PLATFORMS=cpu)"
     try:
         words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         with programs.answering_within(_ANSWER):
@@ -220,22 +227,22 @@ def _cuda() -> str:
 
 @functools.cache
 def _ask() -> dict[str, Any]:
-    """Returns what JAX finds; UserError if it does not answer."""
-    printed = programs.call([sys.executable, "-c", _ASK])
+    """Returns what JAX finds, or as "no_devices" why there is no answer: it is waited for once."""
+    try:
+        printed = programs.call([sys.executable, "-c", _ASK])
+    except UserError as error:
+        return {"no_devices": str(error)}
     try:
         return json_record.parse_object("".join(printed.splitlines()[-1:]))
     except ValueError:
-        raise UserError(f"no answer, but {printed[-60:]!r}") from None
+        return {"no_devices": f"no answer, but {printed[-60:]!r}"}
 
 
 def _devices() -> str:
-    try:
-        found = _ask()
-    except UserError as error:
-        line = f"JAX finds no devices ({error})"
-        raise CheckFailedError(
-            line, "end other programs that use them, or unset JAX_PLATFORMS"
-        ) from None
+    found = _ask()
+    if "no_devices" in found:
+        remedy = "end other programs that use them, or unset JAX_PLATFORMS"
+        raise CheckFailedError(f"JAX finds no devices ({found['no_devices']})", remedy)
     if "error" in found:
         raise UserError(found["error"])
     kinds = found["kinds"]
@@ -247,7 +254,9 @@ def _devices() -> str:
 
 
 def _cudnn() -> str:
-    found = _ask() if outcome(Check("devices", _devices))[0] else {}
+    found = _ask()
+    if "kinds" not in found:
+        raise CheckFailedError("not known without devices", "see devices")
     if "no_cudnn" in found:
         raise CheckFailedError(found["no_cudnn"], "pip install 'bert-jax[cuda]'")
     return found.get("cudnn") or "no GPU"
@@ -255,16 +264,10 @@ def _cudnn() -> str:
 
 def _preallocation() -> str:
     """Checks the variables by which JAX takes a GPU's memory."""
-    name, text = FRACTION_VARIABLE, os.environ.get(FRACTION_VARIABLE, "")
-    try:
-        fraction = float(text or DEFAULT_FRACTION)
-    except ValueError:
-        fraction = 0.0
-    if not 0 < fraction <= 1:
-        raise CheckFailedError(f"{name}={text}: not a part", "give one from .1 to .95, or unset it")
+    fraction, name = memory_fraction()
     if os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() in ("false", "0"):
         return "taken as it is needed (XLA_PYTHON_CLIENT_PREALLOCATE)"
-    more = "" if text else f"; for more, {name}=.95"
+    more = "" if name else f"; for more, {FRACTION_VARIABLE}=.95"
     return f"JAX takes {fraction:.0%} of each GPU at its start{more}"
 
 

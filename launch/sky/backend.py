@@ -93,7 +93,8 @@ class Sky:
 
     def run(self, job: Job) -> int:
         if not self.is_running(job):
-            self.render(job).run()
+            say("SkyPilot makes its controller first if it has none, which takes minutes")
+            self.render(job).run(limit=None)
         say("SkyPilot restarts the job; this command watches it, and may be ended")
         self.logs(job, follow=True)
         while not (found := programs.answer(lambda: get(job), _POLL)).is_over:

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import shlex
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import FAILED, STOPPED, verdict
@@ -11,7 +13,11 @@ from bert_jax.launch.job import JobId
 from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.sky.node import State, codes_of
 
-_NONE = "No in-progress managed jobs"  # before the first one SkyPilot has no controller to ask
+# Before the first job SkyPilot has no controller to ask, and one without work for minutes is
+# stopped: then it says this, too, unless it is to start it again (`--refresh`).
+_NONE = "No in-progress managed jobs"
+_READ = ("job_id", "job_name", "status")
+_ASK = ("sky", "jobs", "queue", "--all", "--output=json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +43,30 @@ def name_of(job: JobId, digest: str) -> str:
 
 def find(job: JobId) -> ManagedJob | None:
     """Returns the newest job of this name; None if there is none."""
-    try:
-        printed = programs.call(["sky", "jobs", "queue", "--all", "--output=json"])
-    except ProgramError as error:
-        if _NONE in error.errors:
-            return None
-        raise
     named = re.compile(name_of(job, "[0-9a-f]{16}"))
-    jobs = [ManagedJob(j["job_id"], j["job_name"] or "", j["status"]) for j in json.loads(printed)]
+    jobs = [ManagedJob(j["job_id"], j["job_name"] or "", j["status"]) for j in _all()]
     mine = [one for one in jobs if named.fullmatch(one.name)]
     return max(mine, key=lambda one: one.number, default=None)
+
+
+def _all() -> list[dict[str, Any]]:
+    """Returns all jobs as SkyPilot lists them; UserError if it prints anything else."""
+    try:
+        printed = programs.call(_ASK)
+    except ProgramError as error:
+        if _NONE not in error.errors:
+            raise
+        try:
+            printed = programs.call([*_ASK, "--refresh"], limit=None)
+        except ProgramError as again:
+            if _NONE not in again.errors:
+                raise
+            return []
+    try:
+        return [{key: one[key] for key in _READ} for one in json.loads(printed)]
+    except (ValueError, TypeError, LookupError):
+        line = f"{shlex.join(_ASK)}: printed no list of jobs, but {printed[:60]!r}"
+        raise UserError(line) from None
 
 
 def get(job: JobId) -> ManagedJob:

@@ -31,7 +31,8 @@ from bert_jax.aot import (
 from bert_jax.aot.cost.analysis import analyse
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Remedy, with_changes
-from bert_jax.aot.sweep import Compiler, Sweep
+from bert_jax.aot.sweep import Compiler
+from bert_jax.aot.sweep_results import Sweep
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
@@ -178,7 +179,7 @@ def test_nothing_that_fits_is_said(monkeypatch) -> None:
     found = run(base(), FakeCompiler(gib=1e6))
     assert found.best is None
     said = sweep_text.render(found, "base", slices.find("v5e-16"))
-    assert "No candidate fits: use more chips or fewer rows." in said
+    assert "No candidate fits: use more devices or fewer rows." in said
     assert "(unchanged): does not fit: 1,000,000.00 GiB of 16.00" in said
 
 
@@ -351,3 +352,48 @@ def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkey
     assert "With its layers unrolled it needs" in text
     assert "hours" not in text
     assert "at most" in text
+    assert "No candidate is faster than the unchanged config." in text
+    said = sweep_text.as_dict(found, "base", gpus.find("h100-8"))
+    assert said["best"] == found.best.flags
+    assert said["tried"][0]["at_most_tokens_per_second"] > 0
+    assert "estimated_tokens_per_second" not in said["tried"][0]
+
+
+@pytest.mark.parametrize("why", ["does not fit", "no time", "an error"])
+def test_where_the_unrolled_layers_do_not_go_the_best_keeps_its_loop(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(gpu_compiler, "name", lambda: "the compiler")
+    fake = FakeCompiler(gib=9.0)
+
+    def measure(config: Config, index: int) -> report_data.PhaseReport:
+        if config.compute.unroll_layers != 1 and why == "an error":
+            raise UserError("the compiler broke")
+        found = FakeCompiler.measure(fake, config, index)
+        over = config.compute.unroll_layers != 1 and why == "does not fit"
+        memory = dataclasses.replace(found.memory, temporaries=17 * GIB, fits=False)
+        return dataclasses.replace(found, memory=memory) if over else found
+
+    monkeypatch.setattr(fake, "measure", measure)
+    options = {"also": {}, "seconds": 1e9, "working": quiet}
+    if why == "no time":
+        options["seconds"] = 0.5
+        options["now"] = clock(0.1)
+    found = gpu_sweep.SearchInLoop(load("base"), [0], CHIPS, fake.compiler, **options).run()
+    assert found.best
+    assert found.chosen == {"compute.unroll_layers": 1, **found.best.changes}
+    text = sweep_text.render(found, "base", gpus.find("h100-8"))
+    assert "--config.compute.unroll_layers=1" in text.partition("The fastest that fits")[2]
+    said = {
+        "does not fit": "does not fit: 17.00 GiB of 16.00",
+        "no time": "it was not compiled within --sweep_minutes",
+        "an error": "the compiler broke",
+    }
+    assert said[why] in text
+
+
+def test_a_loop_that_is_asked_for_is_no_knob_of_a_search_for_gpus() -> None:
+    options = {"also": {"compute.unroll_layers": [3]}, "seconds": 1e9, "working": quiet}
+    search = gpu_sweep.SearchInLoop(load("base"), [0], CHIPS, FakeCompiler().compiler, **options)
+    with pytest.raises(UserError, match=r"--sweep_also=compute\.unroll_layers: .*; leave it out"):
+        search.run()

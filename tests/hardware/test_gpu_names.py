@@ -1,9 +1,11 @@
 """Tests of the table of GPUs: names, refusals, and what the compiler is told of each."""
 
+import importlib
 import math
 
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.hardware import gpus, targets
 from bert_jax.hardware.slices import Slice
 
@@ -19,6 +21,8 @@ from bert_jax.hardware.slices import Slice
         ("l4-1", "NVIDIA L4", 1, 1),
         ("rtx-4090-1", "NVIDIA GeForce RTX 4090", 1, 1),
         ("18xgb200-4", "NVIDIA GB200", 72, 18),
+        ("36xgb200-4", "NVIDIA GB200", 144, 36),
+        ("h200-sxm-8", "NVIDIA H200", 8, 1),
     ],
 )
 def test_a_name_is_hosts_with_gpus(name: str, kind: str, devices: int, hosts: int) -> None:
@@ -37,6 +41,11 @@ def test_names_of_slices_are_found_as_before() -> None:
     [
         ("a100-8", "did you mean a100-40g or a100-80g"),
         ("h300-8", "did you mean h100"),
+        ("a100-sxm-8", "did you mean a100-40g or a100-80g"),
+        ("h200-nvl-8", "did you mean h200"),
+        ("h100-pcie-80gb-1", "did you mean h100-pcie"),
+        ("h100-nvl-8", r"did you mean h100\?"),
+        ("20xgb200-4", "18 hosts with gb200 make a rack; give fewer, or a multiple"),
         ("h100-3", "nearest: h100-2 and h100-4"),
         ("h100-16", "nearest: h100-8; several hosts are 2xh100-8"),
         ("h100", "such as h100-8"),
@@ -68,10 +77,38 @@ def test_what_the_driver_and_the_data_sheet_say_of_a_gpu_agree(model: gpus.GpuMo
 
 def test_the_limit_of_memory_is_what_jax_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     model = gpus.MODELS["h100"]
-    monkeypatch.delenv(gpus.FRACTION_VARIABLE, raising=False)
+    names = (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE)
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     assert model.usable_bytes == round(0.75 * model.memory)
-    monkeypatch.setenv(gpus.FRACTION_VARIABLE, ".9")
-    assert model.usable_bytes == round(0.9 * model.memory)
+    for name in names:
+        with monkeypatch.context() as context:
+            context.setenv(name, ".9")
+            assert model.usable_bytes == round(0.9 * model.memory)
+            assert gpus.memory_fraction() == (0.9, name)
+
+
+@pytest.mark.parametrize("value", ["95", "nan", "0.9x", "0", "-1", "inf"])
+def test_a_share_of_the_memory_that_is_none_is_refused(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(gpus.OLDER_VARIABLE, raising=False)
+    monkeypatch.setenv(gpus.FRACTION_VARIABLE, value)
+    with pytest.raises(UserError, match=f"_FRACTION={value}: not a share of the memory; give one"):
+        assert gpus.MODELS["h100"].usable_bytes
+
+
+def test_both_names_of_the_share_are_refused_as_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    xla_client = importlib.import_module("jaxlib.xla_client")
+    for name in (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE):
+        monkeypatch.setenv(name, ".9")
+    with pytest.raises(ValueError, match=gpus.OLDER_VARIABLE):
+        xla_client.generate_pjrt_gpu_plugin_options()
+    with pytest.raises(UserError, match=f"unset {gpus.OLDER_VARIABLE}"):
+        gpus.memory_fraction()
+    monkeypatch.delenv(gpus.OLDER_VARIABLE)
+    options = xla_client.generate_pjrt_gpu_plugin_options()
+    assert options["memory_fraction"] == gpus.memory_fraction()[0]
 
 
 def test_nvlink_joins_hosts_of_a_rack_only() -> None:

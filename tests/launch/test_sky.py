@@ -37,7 +37,7 @@ jobs = json.loads(queue.read_text()) if queue.exists() else []
 if words == ["--version"]:
     print("skypilot, version 0.14.1")
 elif words[:2] == ["jobs", "queue"]:
-    if not queue.exists():
+    if not queue.exists() or (here / "stopped").exists() and "--refresh" not in words:
         sys.exit("sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
     print(json.dumps(jobs))
 elif words[:2] == ["jobs", "launch"]:
@@ -61,6 +61,7 @@ def task_of(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not sky_schema.SCHEMAS.is_file(), reason="BERT_JAX_SKY names no folder with SkyPilot"
 )
@@ -72,6 +73,29 @@ def test_skypilot_takes_the_task_and_no_misspelt_one(name: str) -> None:
     wrong = {path: changed for path, changed in misspelt(task) if not path.startswith(mounts)}
     assert len(wrong) >= 11
     assert [path for path, changed in wrong.items() if not sky_schema.wrong_in(changed)] == []
+
+
+@pytest.mark.processes
+def test_a_job_whose_controller_has_stopped_is_found_and_other_answers_are_one_line(
+    tmp_path: Path, program: Path
+) -> None:
+    of = here(tmp_path)
+    assert "no such job" in refusal(lambda: BACKEND.status(of))
+    BACKEND.render(of).run()
+    (program / "stopped").touch()
+    assert BACKEND.is_running(of)
+    (program / "stopped").unlink()
+    (program / "queue.json").write_text("[]")
+    (program / "sky").write_text("#!/bin/sh\necho new version of sky; echo '[]'\n")
+    assert "no list of jobs, but 'new version of sky" in refusal(lambda: BACKEND.status(of))
+    (program / "sky").write_text("#!/bin/sh\necho '{\"jobs\": 1}'\n")
+    assert "no list of jobs, but " in refusal(lambda: BACKEND.status(of))
+
+
+def refusal(ask: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as raised:
+        ask()
+    return str(raised.value)
 
 
 @pytest.fixture

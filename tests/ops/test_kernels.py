@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from small import run_config
 
+from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, dispatch, pallas, splash, xla
@@ -192,6 +193,10 @@ def test_without_cudnn_xla_is_taken_and_the_line_says_why(monkeypatch) -> None:
 def test_the_attention_of_a_gpu_is_named_and_what_dropout_costs() -> None:
     assert gpu_note(CPU, config_of("auto")) == ""
     assert "cuDNN 9.12.0" in gpu_note(H200, config_of("auto"))
+    modern = load("ettin_17m")
+    windows = sum(map(modern.model.is_local, range(modern.model.num_hidden_layers)))
+    said = f"; XLA in {windows} of {modern.model.num_hidden_layers} layers, with windows of 128 tok"
+    assert said in gpu_note(H200, modern)
     config = config_of("auto", drop=0.1)
     (phase,), model = config.phases, config.model
     note = gpu_note(H200, config)
@@ -246,6 +251,11 @@ def test_long_rows_without_a_kernel_are_a_line_of_the_log(
     assert bool(note) == (why is not None)
     if why:
         assert f"{changes['length']:,} tokens {why}: the memory" in note
+
+
+def test_the_mask_that_cudnn_takes_of_long_rows_is_in_its_line() -> None:
+    note = gpu_note(H200, config_of("auto", length=2048))
+    assert note == "attention: cuDNN 9.12.0, flash attention; a mask takes 8 MiB a row"
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.ops.attention import cudnn, pallas, xla
+from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
 
-S, A, D = 256, 4, 64
-FIRST, SECOND = 100, 120  # tokens of the examples; the rest of each row is padding
+S, A, D = 384, 4, 64
+FIRST, SECOND = 150, 170  # tokens of the examples; the rest of each row is padding
 
 
 KERNELS = [
     pytest.param(xla.attend, "float32", 1e-5, id="xla"),
     pytest.param(functools.partial(pallas.attend, interpret=True), "float32", 1e-5, id="pallas"),
+    pytest.param(
+        functools.partial(splash.attend, interpret=True),
+        "float32",
+        1e-5,
+        id="splash",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(functools.partial(local.attend, window=64), "float32", 1e-5, id="windows"),
     pytest.param(xla.attend, "bfloat16", 1e-2, id="xla-bfloat16"),
     pytest.param(cudnn.attend, "bfloat16", 1e-2, id="cudnn", marks=pytest.mark.gpu),
 ]

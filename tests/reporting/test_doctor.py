@@ -11,12 +11,16 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from bert_jax import cli
+from bert_jax.hardware import gpus
 from bert_jax.launch.preflight import Check
+from bert_jax.launch.programs import how_to_install
 from bert_jax.ops.attention import cudnn
 from bert_jax.reporting import doctor
 from bert_jax.runtime import compile_cache
 
 GPU = {"platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 8, "cudnn": "9.12.0"}
+FRACTIONS = (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE)
+ASK = doctor._ask
 SMI = "\n".join(["NVIDIA H100 80GB HBM3, 570.86.10"] * 8)
 LACKS = {"gcloud": "tpu", "kubectl": "gke", "sbatch": "slurm", "sky": "sky"}
 
@@ -28,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_MEM_FRACTION", "LD_LIBRARY_PATH"):
+    for name in ("JAX_PLATFORMS", *FRACTIONS, "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(doctor, "_is_gpu_there", lambda: (folder / "nvidia-smi").exists())
     with_devices(monkeypatch, {"platform": "cpu", "kinds": ["cpu"]})
@@ -68,7 +72,8 @@ def test_a_machine_with_cpus_and_no_launchers_can_run(
     assert {line.split()[0] for line in printed} >= {"versions", "devices", "caches", *LACKS}
     for name, launcher in LACKS.items():
         (line,) = (line for line in printed if line.startswith(f"{name} "))
-        assert line.split(maxsplit=1)[1] == f"note    not installed; needed for launch {launcher}"
+        says = f"note    not installed ({how_to_install(name)}); needed for launch {launcher}"
+        assert line.split(maxsplit=1)[1] == says
 
 
 @pytest.mark.processes
@@ -93,8 +98,10 @@ def test_gpus_that_jax_does_not_use_fail(machine: Path, monkeypatch: pytest.Monk
     assert examined("driver") == {"driver": ("ok", "570.86.10, 8 of NVIDIA H100 80GB HBM3")}
     wanted = "1 of cpu (cpu), but there is a GPU; pip install 'bert-jax[cuda]'"
     assert examined("devices") == {"devices": ("failed", wanted)}
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # as the user wants it
-    assert examined("devices")["devices"][0] == "ok"
+    with monkeypatch.context() as context:
+        context.setenv("JAX_PLATFORMS", "cpu")  # as the user wants it
+        assert examined("devices")["devices"][0] == "ok"
+        assert examined("driver") == {"driver": ("ok", "not used (JAX_PLATFORMS=cpu)")}
     with_packages(monkeypatch, jax_cuda13_plugin="0.10.2")
     state, line = examined("driver")["driver"]
     assert (state, line.partition(";")[0]) == (
@@ -148,8 +155,49 @@ def test_a_memory_fraction_is_a_part(
     machine: Path, monkeypatch: pytest.MonkeyPatch, value: str, state: str
 ) -> None:
     if value:
-        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", value)
+        monkeypatch.setenv(FRACTIONS[0], value)
     assert examined("GPU memory")["GPU memory"][0] == state
+
+
+def test_memory_is_taken_as_it_is_needed_if_the_user_says_so(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    assert "taken as it is needed" in examined("GPU memory")["GPU memory"][1]
+
+
+def test_libraries_of_cuda_that_come_first_are_named(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(doctor, "_installed", lambda _: "")
+        assert examined("CUDA") == {"CUDA": ("ok", "no CUDA plugin of JAX")}
+    with_packages(monkeypatch, jax_cuda13_plugin="0.10.2")
+    monkeypatch.setattr(doctor, "_unmet", lambda *_: [])
+    assert examined("CUDA") == {"CUDA": ("ok", "libraries of jax-cuda13-plugin")}
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
+    state, line = examined("CUDA")["CUDA"]
+    assert state == "note"
+    assert line.startswith("LD_LIBRARY_PATH=/usr/local/cuda/lib64: these libraries come before")
+
+
+@pytest.mark.parametrize("fault", ["hangs", "raises", "prints"])
+@pytest.mark.processes
+def test_what_jax_says_of_devices_is_one_line_and_is_waited_for_once(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    body = {"hangs": "exec /bin/sleep 60", "raises": "echo boom >&2; exit 1", "prints": "echo {"}
+    program(machine, "python", f"echo asked >> {machine}/asked\n{body[fault]}")
+    monkeypatch.setattr(doctor, "_ask", ASK)
+    monkeypatch.setattr(doctor.sys, "executable", str(machine / "python"))
+    if fault == "hangs":
+        monkeypatch.setattr(doctor, "_START", 3.0)
+    found = examined("devices", "cuDNN")
+    assert found["devices"][0] == "failed"
+    assert "JAX finds no devices (" in found["devices"][1]
+    assert found["cuDNN"][0] == "note"
+    assert found["cuDNN"][1].startswith("not known without devices; see devices")
+    assert (machine / "asked").read_text() == "asked\n"
 
 
 @pytest.mark.processes

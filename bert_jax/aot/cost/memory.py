@@ -44,6 +44,7 @@ class Memory:
     limit: memory that the compiler allows a program; None if unknown.
     fits: whether the compiler accepted the program, or, where it accepts any, the sum is within the
         limit.
+    inputs: of the program by the compiler, with padding; None if it rejected it.
     """
 
     parameters: int
@@ -53,6 +54,7 @@ class Memory:
     other: int
     limit: int | None
     fits: bool
+    inputs: int | None = None
 
     @property
     def total(self) -> int:
@@ -88,6 +90,7 @@ class Memory:
             other=padding + max(0, outputs) + stats.generated_code_size_in_bytes,
             limit=limit,
             fits=True,
+            inputs=stats.argument_size_in_bytes,
         )
         # The TPU compiler has refused what does not fit; that of GPUs accepts any program.
         over = not refuses and limit is not None and accepted.total > limit

@@ -89,7 +89,8 @@ def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
     wanted = config.compute.attention
     reason = _unsupported("cudnn", config, device)
     if reason is None and wanted != "xla" and not rate:
-        return f"attention: cuDNN {cudnn.version()}, flash attention"
+        more = _with_windows(config) + _with_mask(config.phases[index].row_tokens)
+        return f"attention: cuDNN {cudnn.version()}, flash attention{more}"
     if wanted == "xla":
         why = 'config.compute.attention="xla"'
     elif reason is not None:
@@ -98,6 +99,19 @@ def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
         why = f"cuDNN {cudnn.version()} (for evaluation) drops no probabilities ({rate:g} here)"
     taken = saved_probabilities(config, index, mesh) / 2**20
     return f"attention: XLA, because {why}; the probabilities alone take {taken:,.0f} MiB a GPU"
+
+
+def _with_windows(config: Config) -> str:
+    """Returns in words which layers take no kernel; "" if all do."""
+    model = config.model
+    windows = sum(map(model.is_local, range(model.num_hidden_layers)))
+    of = f"{windows} of {model.num_hidden_layers} layers, with windows of"
+    return f"; XLA in {of} {model.local_attention} tokens" if windows else ""
+
+
+def _with_mask(length: int) -> str:
+    """Returns in words the mask that cuDNN takes of a long row, see `cudnn.attend`."""
+    return f"; a mask takes {2 * length**2 / 2**20:,.0f} MiB a row" if length > _SQUARE else ""
 
 
 def saved_probabilities(config: Config, index: int, mesh: Mesh) -> int:
