@@ -11,7 +11,10 @@ from typing import Final
 from bert_jax.exit_codes import FAILED, LOST, NUMBERS, STOPPED, STORAGE, USAGE
 
 OBJECT_PER_LINE: Final = "jq -c '.[]' OLD > NEW.jsonl"  # of a JSON array
-_HUB_NAME: Final = re.compile(r"(?!.*\.(json|txt|model|zip)$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
+_HUB_NAMES: Final = {
+    "model": re.compile(r"(?!.*\.(json|txt|model|zip)$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"),
+    "dataset": re.compile(r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"),
+}
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 
@@ -151,13 +154,14 @@ def _similarity(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
 
 
-def hub_hint(name: str) -> str:
-    """Returns the end of an error message about a folder that is not there: the model of this name
-    on the Hugging Face hub; "" if it cannot be such a name, or is below a folder that is there."""
+def hub_hint(name: str, kind: str = "model") -> str:
+    """Returns the end of an error message about a folder that is not there: the model, or dataset,
+    of this name on the Hugging Face hub; "" if it cannot be such a name, or is below a folder that
+    is there."""
     organization, slash, _ = name.partition("/")
-    if not _HUB_NAME.fullmatch(name) or (slash and os.path.isdir(organization)):
+    if not _HUB_NAMES[kind].fullmatch(name) or (slash and os.path.isdir(organization)):
         return ""
-    return f"; did you mean hf:{name}, a model on the Hugging Face hub?"
+    return f"; did you mean hf:{name}, a {kind} on the Hugging Face hub?"
 
 
 def first_few(names: Sequence[str], most: int) -> list[str]:

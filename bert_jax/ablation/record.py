@@ -2,8 +2,7 @@
 
 The keys of `ablation.json`:
     config              values of its file, `AblationConfig`
-    base                values of the base of all runs; a report reads them here, so that it
-                        executes nothing, and an edited base is noticed
+    base                values of the base of all runs, so that a report executes no file
     store, stores       digests and sources of its store, and of the stores of variants
     modules             the rows of the user's modules that variants use, see `used_rows`
     task_files          digests of the training and held-out examples of each task
@@ -22,7 +21,7 @@ from etils import epath
 
 from bert_jax.ablation import stores, tasks
 from bert_jax.ablation.layout import AblationDir
-from bert_jax.ablation.spec import Ablation
+from bert_jax.ablation.spec import Ablation, check_commits
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
@@ -95,8 +94,10 @@ def claim(workdir: AblationDir, ablation: Ablation) -> None:
 
     Raises:
         UserError: the folder is of others, of another ablation, or of this one with another value;
-            names it.
+            names it; or a new one, as `check_commits`.
     """
+    if not workdir.record.exists():
+        check_commits(ablation)
     stores_ = {variant.config.data.store for variant in ablation.variants}
     check_output(workdir.path, ABLATION, inputs=[ablation.values.store, *stores_])
     new, path = describe(ablation), workdir.record

@@ -6,6 +6,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, Final
 
 from bert_jax.ablation import tasks
@@ -18,6 +19,7 @@ from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.data_pipeline.plan.cache import plan_digest
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import plan_spec
@@ -264,3 +266,14 @@ def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--shard={text}: give I/N for part I of N, from 1/N to N/N")
     return list(items[int(match[1]) - 1 :: int(match[2])])
+
+
+def check_commits(ablation: Ablation) -> None:
+    """Raises UserError for a model on the hub without a commit."""
+    for variant, key in product(ablation.variants, ("init", "teacher")):
+        name = getattr(variant.config, key)
+        if hub.is_hub(name) and not hub.parse_model(name).is_commit:
+            raise UserError(
+                f"config.{key}={name}: names no commit, and a branch or a tag may move between two "
+                f"runs; give {name.partition('@')[0]}@COMMIT"
+            )

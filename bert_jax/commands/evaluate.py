@@ -57,7 +57,7 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _define_model(values: flags.FlagValues) -> None:
-    model = "folder of a model, or a run, that is evaluated; in place of --workdir"
+    model = "folder of a model, hf:OWNER/NAME, or a run, that is evaluated; in place of --workdir"
     define_input(values, "model", model, locate=model_paths)
     text = "for --model: file with a text on every line, whose pseudo-perplexity is measured"
     define_input(values, "text", text)

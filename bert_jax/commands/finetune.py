@@ -65,7 +65,10 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
-    model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
+    model = (
+        "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export, or "
+        "hf:OWNER/NAME"
+    )
     define_input(values, "model", model, locate=model_paths)
     source = (
         "input in the task's format: .tsv, .csv, .jsonl, CoNLL, SQuAD, the task's folder, or a "
@@ -75,7 +78,8 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
     define_output(values, "out", out, predictions)
     define_overwrite(values)
-    flags.DEFINE_string("split", "test", "split in the folder of a task", flag_values=values)
+    split = "split in the folder of a task (default: test)"
+    flags.DEFINE_string("split", None, split, flag_values=values)
     for name, what in (("text", "text"), ("pair", "second text")):
         column = f"column of the {what} (default: the task's)"
         flags.DEFINE_string(name, None, column, flag_values=values)

@@ -11,7 +11,7 @@ from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
 
-_MODEL = "folder of a model, or the workdir of a run, also as WORKDIR@STEP"
+_MODEL = "folder of a model, hf:OWNER/NAME, or the workdir of a run, also as WORKDIR@STEP"
 
 
 def _define(values: flags.FlagValues) -> None:

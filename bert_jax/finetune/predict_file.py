@@ -13,7 +13,9 @@ from bert_jax.finetune.find_model import find_model
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.runtime.console import console
+from bert_jax.storage import hub
 from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
+from bert_jax.storage.remote import open_path, storage_errors
 from bert_jax.workdir.inputs import inputs_of_model
 
 PREDICTIONS: Final = OutputKind("file of predictions", None, in_buckets=False)
@@ -24,7 +26,7 @@ def predict(
     source: str,
     out: Path | str,
     *,
-    split: str = "test",
+    split: str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
     more: Mapping[str, Path | str] = MappingProxyType({}),
     overwrite: bool = False,
@@ -34,7 +36,7 @@ def predict(
     Args:
         model: the workdir of a run or of several seeds, also as WORKDIR@STEP, or an export.
         source: a file as the task's, or a folder with its files.
-        split: of that folder.
+        split: of that folder, by default test.
         settings: keys of `config.task` with values in place of those of the run.
         more: further files to write, by their flag, see `TaskKind.files`.
         overwrite: replace existing files, which carry no mark of who wrote them.
@@ -59,7 +61,8 @@ def predict(
         task = kind.with_settings(task, settings)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
-    examples = dataclasses.replace(kind.read_new(task, source, split), labels=predictor.labels)
+    new = kind.read_new(task, source, _split_of(source, split))
+    examples = dataclasses.replace(new, labels=predictor.labels)
     length = config.phases[0].seq_length if config else None
     predictions, notes = predictor.predictions(task, examples, length=length)
     files = kind.files(task, examples, predictions)
@@ -68,3 +71,17 @@ def predict(
         write_output(path, data, PREDICTIONS, inputs=inputs, overwrite=overwrite)
     said = [f"{count(len(examples.examples), 'prediction')} of {found} in {out}"]
     console.print(", ".join([*said, *examples.notes, *notes]), markup=False)
+
+
+def _split_of(source: str, split: str | None) -> str:
+    """Returns the split of a folder; UserError if one is asked for of a file or a dataset."""
+    if split and hub.is_hub(source):
+        named = dataclasses.replace(hub.parse_dataset(source), split=split)
+        raise UserError(
+            f"--split={split}: for a dataset on the hub, the split is part of its name: {named}"
+        )
+    with storage_errors(source):
+        is_file = split is not None and open_path(source).is_file()
+    if is_file:
+        raise UserError(f"--split={split}: {source} is not the folder of a task; leave it out")
+    return split or "test"

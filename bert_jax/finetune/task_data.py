@@ -33,6 +33,7 @@ from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES
 from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.remote import storage_errors
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
@@ -106,7 +107,10 @@ class TaskData:
     def files(self) -> dict[str, Any]:
         return {
             name: {
-                "files": [PurePath(file).name for file in split.examples.path.split(" + ")],
+                "files": [
+                    file if is_hub(file) else PurePath(file).name
+                    for file in split.examples.path.split(" + ")
+                ],
                 "examples": len(split.examples.examples),
                 "dropped": dict(split.examples.dropped),
             }

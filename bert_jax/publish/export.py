@@ -196,8 +196,9 @@ def run_export(
     optimizer_state: bool = False,
     weights: Weights = "last",
     repository: str = "",
-) -> None:
-    """Exports checkpoints of a pretraining run and prints the results.
+) -> list[int]:
+    """Exports checkpoints of a pretraining run and prints the results; returns the steps with
+    `all_steps`.
 
     A run with a generator has two models, in the folders `discriminator` and `generator` of `out`.
 
@@ -217,12 +218,13 @@ def run_export(
     options = _Options(form, optimizer_state, weights, repository)
     if not all_steps:
         _export_step(run, out, step, options)
-        return
+        return []
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
         _export_step(run, Path(out) / f"step-{step}", step, options)
+    return steps
 
 
 class _Options(NamedTuple):

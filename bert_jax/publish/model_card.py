@@ -85,7 +85,9 @@ def render(
         f"- {_length(card.length, config)}",
         _use(card, learned, config, name),
         other_heads(learned, config, layout, name),
-        task_card.data_section(card.task) if card.task else _data(card),
+        "\n\n".join([task_card.data_section(card.task), *_datasets(card)])
+        if card.task
+        else _data(card),
         task_card.metrics_section(card.metrics) if card.task else _metrics(card.metrics),
         _training(card),
         _LICENCE,
@@ -136,7 +138,10 @@ def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> 
         quoted = ("'no'" if language == "no" else language for language in card.languages)
         lines += ["language:", *(f"- {language}" for language in quoted)]
     if card.datasets:
-        lines += ["datasets:", *(f"- {name}" for name, _ in card.datasets)]
+        lines += [
+            "datasets:",
+            *(f"- {name}" for name in dict.fromkeys(n for n, _ in card.datasets)),
+        ]
     lines += ["# license: not stated; fill this in before publishing", "---"]
     return "\n".join(lines)
 
@@ -163,12 +168,16 @@ def _data(card: Card) -> str:
         counts = (f"{train[unit]:,}" if unit in train else "" for unit in units)
         rows.append((source["name"], source.get("kind", ""), *counts))
     header = ("source", "kind", "documents", "sentences", "tokens")
-    found = [
+    return "\n\n".join(["## Training text", table(header, rows, names=2), *_datasets(card)])
+
+
+def _datasets(card: Card) -> list[str]:
+    """Returns a line for each dataset of the Hugging Face hub."""
+    return [
         f"[{name}](https://huggingface.co/datasets/{name}) of the Hugging Face hub, at the commit "
         f"`{commit}`."
         for name, commit in card.datasets
     ]
-    return "\n\n".join(["## Training text", table(header, rows, names=2), *found])
 
 
 def _metrics(record: Mapping[str, Any] | None) -> str:

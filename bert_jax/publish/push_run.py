@@ -51,17 +51,19 @@ def run_export_and_push(
     if target.branch != MAIN:
         named = step_of(run, target.branch)
         if step not in (None, named):
-            raise UserError(f"--revision={target.branch}: is not of --step={step}; give one of two")
+            raise UserError(
+                f"--revision={target.branch}: is not of --step={step}; give one of the two"
+            )
         step = named
     options["repository"] = target.repository
-    run_export(workdir, out, step, all_steps=all_steps, **options)
+    steps = run_export(workdir, out, step, all_steps=all_steps, **options)
     if not all_steps:
         push(out, target)
         return
-    steps, at_words = catalog.complete_steps(run.checkpoints), _steps_by_words(run)
+    at_words = _steps_by_words(run)
     for step in steps:
-        names = [words_seen.revision_of(words) for words in at_words.get(step, ())]
-        for name in names or [f"step-{step}"]:
+        by_words = [words_seen.revision_of(words) for words in at_words.get(step, ())]
+        for name in by_words or [f"step-{step}"]:
             push(Path(out) / f"step-{step}", dataclasses.replace(target, branch=name))
     push(Path(out) / f"step-{steps[-1]}", target)
 

@@ -135,7 +135,8 @@ def read_status(folder: epath.PathLike) -> Status:
     age = time.time() - max(r["time"] for r in records) if records else None
     quiet_limit = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
     recent = age is not None and age < quiet_limit
-    working = not finished and _is_running(workdir, history, recent)
+    alive = age is not None and age < max(quiet_limit, config.deadlines.barrier)
+    working = not finished and _is_running(workdir, history, alive)
     operations = [] if speed is None else _step_flops(run, config)
     left = None if speed is None else seconds_left(config, step, speed, operations)
     left = left if is_finite(left) else None
@@ -224,14 +225,15 @@ def as_json(*runs: Status) -> str:
     return json.dumps(values if len(values) > 1 else values[0], indent=2, allow_nan=False)
 
 
-def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:
-    """Returns whether a trainer holds the lock; without a lock file, whether its last record is
-    recent."""
+def _is_running(workdir: Workdir, history: Sequence[Attempt], alive: bool) -> bool:
+    """Returns whether a trainer holds the lock; without a lock file, as in a bucket, whether it may
+    be `alive` by the age of its last record, and has recorded no end: compiling, restoring and
+    evaluating write no record, and are ended at their deadlines."""
     if not is_remote(workdir.lock) and workdir.lock.exists():
         locked = lock.is_locked(workdir.lock)
         if locked is not None:
             return locked
-    return recent and bool(history) and history[-1].closing is None
+    return alive and bool(history) and history[-1].closing is None
 
 
 def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:

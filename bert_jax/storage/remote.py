@@ -40,7 +40,7 @@ _DENIED: Final = re.compile(
 )
 # The address of a repository in a browser.
 _ON_HUB: Final = re.compile(
-    r"https?://(?:www\.)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)"
+    r"https?://(?:www\.)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")

@@ -80,7 +80,7 @@ def kind_of(spec: SourceSpec) -> Kind:
 def _known(kind: str) -> Kind:
     if kind not in KINDS:
         remedy = remedy_of_kind(kind)
-        hint = f"; {remedy}" if remedy else nearest(kind, KINDS)
+        hint = f"; {remedy}" if remedy else hub_hint(kind, "dataset") or nearest(kind, KINDS)
         raise UserError(f"source kind {kind!r} is unknown{hint}")
     return KINDS[kind]
 

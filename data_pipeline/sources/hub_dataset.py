@@ -4,6 +4,7 @@ Only Parquet files are read: those that the `configs` of its card name, else tho
 refs/convert/parquet, which the hub writes. A script that a dataset has is never run.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ _PARTIAL: Final = "partial-"  # before a split of which the hub has converted th
 _ENDING: Final = ".parquet"
 _DEFAULT: Final = "default"
 _SHOWN: Final = 10  # names in a message
-_GLOB: Final = re.compile(r"(?:\*\*/)+|\*\*|\*|\?")
+_GLOB: Final = re.compile(r"(?:\*\*/)+|\*\*|\*|\?|\[!?[^/]+?\]")
 _AS_PATTERN: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 # Names of configurations -> names of their splits -> paths of their files.
 Configs = Mapping[str, Mapping[str, Sequence[str]]]
@@ -62,9 +63,9 @@ def _folder_of(file: Path) -> Path:
 
 
 def download(name: str) -> tuple[list[Path], Path]:
-    """Returns the Parquet files of a split in the client's cache, and the folder that has the
-    repository; UserError as `find`."""
-    paths, folder, _ = _download(hub.parse_dataset(name))
+    """Returns the Parquet files of a split of a task in the client's cache, and the folder that has
+    the repository; UserError as `find`."""
+    paths, folder, _ = _download(hub.parse_dataset(name), allow_partial=None)
     return paths, folder
 
 
@@ -72,24 +73,28 @@ def commits_of(name: str) -> dict[str, str]:
     """Returns the commits that the files of a split are read at, see `hub.recorded`; UserError as
     `find`."""
     parsed = hub.parse_dataset(name)
-    _, at = _located(parsed)
+    _, at = _located(parsed, allow_partial=None)
     return hub.recorded([parsed, at])
 
 
-def _download(name: HubName, *, allow_partial: bool = False) -> tuple[list[Path], Path, HubName]:
-    """Returns the files, their repository's folder, and the name of where they are."""
+def _download(name: HubName, *, allow_partial: bool | None) -> tuple[list[Path], Path, HubName]:
+    """Returns the files, their repository's folder, and the name of where they are.
+
+    allow_partial: None if the command has no such flag.
+    """
     files, at = _located(name, allow_partial=allow_partial)
     folder = hub.fetch(at, [_escaped(file) for file in files])
     return sorted(folder / file for file in files), folder, at
 
 
-def _located(name: HubName, *, allow_partial: bool = False) -> tuple[Sequence[str], HubName]:
+def _located(name: HubName, *, allow_partial: bool | None) -> tuple[Sequence[str], HubName]:
     """Returns the paths of the files of a split, and the name of the repository and revision."""
     check_arrow("datasets on the hub")
     at, configs = _of_card(name)
-    if not any(configs.values()) or configs.get(name.config) == {}:
+    if not any(configs.values()) or configs.get(name.config or _DEFAULT) == {}:
         at, configs = _converted(name)
-    return _split(name, configs, allow_partial=allow_partial), at
+    converted = at.revision == _CONVERTED
+    return _split(name, configs, converted=converted, allow_partial=allow_partial), at
 
 
 def _of_card(name: HubName) -> tuple[HubName, Configs]:
@@ -134,8 +139,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the files that patterns name: `*` within a folder, `**` across them, `?` a character;
-    a folder's name stands for all that is in it."""
+    """Returns the files that patterns name: `*` within a folder, `**` across them, `?` a character,
+    `[0-9]` and `[!a]` one of some; a folder's name stands for all that is in it."""
     regexes = [re.compile(f"{_as_regex(pattern)}(?:/.*)?") for pattern in patterns]
     return [file for file in files if any(regex.fullmatch(file) for regex in regexes)]
 
@@ -143,7 +148,10 @@ def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
 def _as_regex(pattern: str) -> str:
     parts, end = [], 0
     for match in _GLOB.finditer(pattern):
-        parts += [re.escape(pattern[end : match.start()]), _AS_PATTERN.get(match[0], "(?:.*/)?")]
+        found = _AS_PATTERN.get(match[0], "(?:.*/)?")
+        if match[0].startswith("["):
+            found = fnmatch.translate(match[0])[len("(?s:") : -len(r")\Z")]
+        parts += [re.escape(pattern[end : match.start()]), found]
         end = match.end()
     return "".join([*parts, re.escape(pattern[end:])])
 
@@ -170,17 +178,23 @@ def _converted(name: HubName) -> tuple[HubName, Configs]:
     return at, configs
 
 
-def _split(name: HubName, configs: Configs, *, allow_partial: bool) -> Sequence[str]:
-    """Returns the files of the split that is named; UserError as `find`."""
-    splits = configs[_config(name, configs)]
-    if name.split in splits:
+def _split(
+    name: HubName, configs: Configs, *, converted: bool, allow_partial: bool | None
+) -> Sequence[str]:
+    """Returns the files of the split that is named; UserError as `find`.
+
+    converted: whether they are those that the hub has written.
+    """
+    splits, whole = configs[_config(name, configs)], name.split.removeprefix(_PARTIAL)
+    if name.split in splits and (name.split == whole or not converted):
         return splits[name.split]
-    if (part := splits.get(f"{_PARTIAL}{name.split}")) is None:
+    if (part := splits.get(f"{_PARTIAL}{whole}")) is None:
         raise UserError(f"{name}: no split {name.split}; it has {_shown(splits)}")
     if not allow_partial:
+        flag = "" if allow_partial is None else "give --allow_partial to take these, or "
         raise UserError(
-            f"{name}: the hub has converted only the first 5 GB of {name.split}; give "
-            "--allow_partial to take these, or download its files"
+            f"{name}: the hub has converted only the first 5 GB of {whole}; {flag}download its "
+            "files"
         )
     return part
 

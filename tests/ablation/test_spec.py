@@ -56,6 +56,15 @@ def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, 
     assert to_dict(runs[0].config) == to_dict(shared)
 
 
+def test_runs_start_from_a_commit_of_the_hub_since_a_branch_may_move(tmp_path, store):
+    workdir = AblationDir.open(tmp_path / "A")
+    for key in ("init", "teacher"):
+        ablation = made(tmp_path, store, **{key: "hf:org/bert@main"})
+        with pytest.raises(UserError, match=f"config.{key}=hf:org/bert@main: .*bert@COMMIT$"):
+            record.claim(workdir, ablation)
+    record.claim(workdir, made(tmp_path, store, init=f"hf:org/bert@{'0' * 40}"))
+
+
 def test_every_run_is_in_one_shard(tmp_path, store):
     runs = spec.runs(made(tmp_path, store))
     parts = [spec.shard_of(runs, f"{part}/4") for part in (1, 2, 3, 4)]

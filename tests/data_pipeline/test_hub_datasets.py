@@ -12,7 +12,14 @@ from hub_server import Files, Hub, commit_of, serve, use_endpoint
 from row_files import write_parquet
 
 from bert_jax import cli
-from bert_jax.data_pipeline.sources import cutting, find, parse_source, ranges, read_range
+from bert_jax.data_pipeline.sources import (
+    cutting,
+    find,
+    hub_dataset,
+    parse_source,
+    ranges,
+    read_range,
+)
 from bert_jax.data_pipeline.sources.hub_dataset import _matching
 from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -22,6 +29,16 @@ from bert_jax.storage import hub
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CONVERTED = "refs/convert/parquet"
+
+# Its default configuration is no Parquet file, another is.
+MIXED = b"""---
+configs:
+- config_name: default
+  data_files: a.jsonl
+- config_name: extra
+  data_files: b.parquet
+---
+"""
 
 
 def rows(folder: Path, words: str, count: int = 40) -> bytes:
@@ -59,6 +76,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         "org/wiki": {"main": by_card},
         "org/copied": {"main": {"load.py": b"exit(1)"}, CONVERTED: copied},
         "org/large": {"main": {"README.md": b"# No settings\n", "a.jsonl": b""}, CONVERTED: parts},
+        "org/mixed": {
+            "main": {"README.md": MIXED, "a.jsonl": b"{}", "b.parquet": rows(tmp_path, "b")},
+            CONVERTED: copied,
+        },
         "org/odd": {"main": {"README.md": b"---\nconfigs: [\n---\n"}},
         "org/none": {"main": {"a.jsonl": b"{}"}},
     }
@@ -89,6 +110,7 @@ def texts(name: str, **options: bool) -> list[str]:
         ("hf:org/copied", "c", 1),
         (f"hf:org/copied@{CONVERTED}", "c", 1),
         ("hf:org/large:test", "e", 1),
+        ("hf:org/mixed", "c", 1),
     ],
 )
 def test_the_rows_are_documents_wherever_they_are_cut(
@@ -102,9 +124,12 @@ def test_the_rows_are_documents_wherever_they_are_cut(
 
 
 def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
-    with pytest.raises(UserError, match="only the first 5 GB of train; give --allow_partial"):
-        texts("hf:org/large")
-    assert texts("hf:org/large", allow_partial=True) == [f"d {n}." for n in range(40)]
+    for name in ("hf:org/large", "hf:org/large:partial-train"):
+        with pytest.raises(UserError, match="only the first 5 GB of train; give --allow_partial"):
+            texts(name)
+        assert texts(name, allow_partial=True) == [f"d {n}." for n in range(40)]
+    with pytest.raises(UserError, match=r"only the first 5 GB of train; download its files$"):
+        hub_dataset.download("hf:org/large")  # of a task, which has no such flag
 
 
 @pytest.mark.parametrize(
@@ -120,6 +145,7 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ),
         ("hf:org/absent", "no such dataset; check the name"),
         ("hf:org/wiki/new.simple@v9", "no such revision; give a branch, a tag or a commit"),
+        ("org/wiki:test", "source kind 'org/wiki' is unknown; did you mean hf:org/wiki, a dataset"),
         ("hf:wiki", "not a dataset's name; write hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"),
         (
             "org/wiki/new.simple",
@@ -146,7 +172,10 @@ def test_what_is_not_there_is_one_line(name: str, message: str, server: Hub) -> 
         ("d", ["d/b.parquet", "d/e/c.parquet"]),
         ("d/**", ["d/b.parquet", "d/e/c.parquet"]),
         ("?/b.*", ["d/b.parquet"]),
-        ("d/[b].parquet", []),
+        ("d/[b].parquet", ["d/b.parquet"]),
+        ("d/[!b].parquet", []),
+        ("d/e/[a-c].parquet", ["d/e/c.parquet"]),
+        ("d/[z-a].parquet", []),
     ],
 )
 def test_patterns_of_a_card(pattern: str, found: list[str]) -> None:

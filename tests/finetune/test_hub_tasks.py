@@ -14,6 +14,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.exit_codes import FAILED
 from bert_jax.finetune.tasks.minimal_pairs import read_minimal_pairs
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.storage import hub
@@ -111,7 +112,7 @@ def test_a_run_records_the_commits_and_takes_them_again(server: Hub, tmp_path: P
 
 @pytest.mark.slow
 def test_a_run_on_a_dataset_is_evaluated_on_the_commit_it_has_recorded(
-    server: Hub, tmp_path: Path, tokenizer: Tokenizer
+    server: Hub, tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture
 ) -> None:
     saved, run, out = tmp_path / "tokenizer.json", tmp_path / "run", tmp_path / "out.tsv"
     tokenizer.save(saved)
@@ -135,6 +136,15 @@ def test_a_run_on_a_dataset_is_evaluated_on_the_commit_it_has_recorded(
     with np.load(values) as found:
         assert {len(array) for array in found.values() if array.ndim} == {2}
     hub.forget()
-    predict = ["predict", f"--model={run}", "--input=hf:org/mail", f"--out={out}"]
-    assert cli.main([*predict, "--text=body"]) == 0
+    predict = ["predict", f"--model={run}", "--input=hf:org/mail", f"--out={out}", "--text=body"]
+    assert cli.main(predict) == 0
     assert len(out.read_text().splitlines()) == 2
+    capsys.readouterr()
+    assert cli.main([*predict, "--split=test", "--overwrite"]) == FAILED
+    assert "the split is part of its name: hf:org/mail:test" in capsys.readouterr().err
+    assert cli.main(["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'out'}"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| training | hf:org/mail |" in card
+    for revision in ("main", CONVERTED):
+        assert f"of the Hugging Face hub, at the commit `{commit_of(revision)}`" in card
+    assert card.count("\n- org/mail\n") == 1

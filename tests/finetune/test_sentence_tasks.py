@@ -82,6 +82,11 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
         ("sentence_pairs", PAIRS.replace("negative", "negatve"), "'negatve' is nearly 'negative'"),
         (
             "sentence_pairs",
+            PAIRS.replace("negative", "hard_negative"),
+            "'hard_negative' is nearly 'negative'",
+        ),
+        (
+            "sentence_pairs",
             SCORES,
             "its columns sentence1, sentence2, score are those of scored_pairs, not of "
             "sentence_pairs; set --config.task.name=scored_pairs",
@@ -91,7 +96,8 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
         (
             "scored_pairs",
             SCORES.replace("\t1\n", "\t4.2\n"),
-            "row 3: score '4.2' is not a number from 0 to 1; set config.task.highest_score",
+            "row 3: score '4.2' is not a number from 0 to 1; change it, or "
+            "config.task.highest_score (1 now)",
         ),
         ("scored_pairs", SCORES.replace("\t0\n", "\t-1\n"), "row 4: score '-1' is not a number"),
         ("labeled_pairs", LABELS.replace("\tyes", "\t"), "row 2: no label in column 'label'"),

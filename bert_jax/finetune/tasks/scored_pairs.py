@@ -40,7 +40,8 @@ class ScoredPairs(SentenceTask):
         try:
             scores = [score_of(path, row, text, 0.0, high) / high for row, text in said]
         except UserError as error:
-            raise UserError(f"{error}; set config.task.highest_score to the highest") from None
+            remedy = f"change it, or config.task.highest_score ({high:g} now)"
+            raise UserError(f"{error}; {remedy}") from None
         if task.loss == "cosent" and train is None and len(set(scores)) == 1:
             raise UserError(
                 f"{path}: every score is {said[0][1]}, and CoSENT compares pairs with different "

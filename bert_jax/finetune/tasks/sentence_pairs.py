@@ -23,6 +23,8 @@ from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
 _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
+# hard_negative, negatives, neg_1
+_ALIKE: Final = re.compile(r"(?:.*[\W_])?neg(?:ative)?s?(?:[\W_]?\d+)?", re.IGNORECASE)
 
 
 class SentencePairs(SentenceTask):
@@ -39,10 +41,12 @@ class SentencePairs(SentenceTask):
         titles = table.read_titles(path)
         found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
         others = [name for name in titles if name not in (*texts, *found)]
-        if wrong := misspelled(others, ("negative",)):
+        alike = misspelled(others, ("negative",)) or (None,)
+        wrong = next((name for name in others if _ALIKE.fullmatch(name)), alike[0])
+        if wrong and labelled:  # a prediction reads none
             raise UserError(
-                f"{path}: column {wrong[0]!r} is nearly {wrong[1]!r}; rename it to that, or to "
-                "something else"
+                f"{path}: column {wrong!r} is nearly 'negative'; rename it to that, or to "
+                "negative_1 and so on, or to something else"
             )
         if not labelled:  # a prediction is about the positive
             return texts, target

@@ -99,6 +99,8 @@ class SentenceTask(TaskKind):
     def _check_one(self, path: epath.PathLike, split: str) -> None:
         """Raises UserError for a folder in which several files with the columns of the kind may be
         a split."""
+        if not open_path(path).is_dir():
+            return
         needed = {*_COLUMNS[self.name][0]}
         files = (open_path(path) / name for (name,) in _FILES[split])
         there = [one for one in files if one.exists()]

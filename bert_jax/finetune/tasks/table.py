@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from etils import epath
 
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
-from bert_jax.errors import OBJECT_PER_LINE, UserError, nearest, refuse_array
+from bert_jax.errors import OBJECT_PER_LINE, UserError, hub_hint, nearest, refuse_array
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
 from bert_jax.finetune.tasks.hub_rows import hub_rows, hub_titles
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
@@ -152,7 +152,7 @@ def read_titles(path: epath.PathLike) -> list[str]:
 def _refuse_form(path: epath.PathLike, suffix: str) -> NoReturn:
     array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
     problem = f"not a .tsv, .csv, .jsonl or .parquet file; rename it to say its format{array}"
-    missing = "no such file or folder; check the path"
+    missing = f"no such file or folder{hub_hint(str(path), 'dataset') or '; check the path'}"
     raise UserError(f"{path}: {problem if open_path(path).exists() else missing}")
 
 
