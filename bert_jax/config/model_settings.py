@@ -127,7 +127,13 @@ class ModelConfig(LayerSettings):
         if self.position != "learned":
             raise UserError(
                 f'{where} starts a position table, which config.model.position="{self.position}" '
-                'does not have; set config.model.initializer="published"'
+                'does not have; set config.model.initializer="random"'
+            )
+        if 0 < self.num_hidden_groups < self.num_hidden_layers:
+            raise UserError(
+                f"{where} starts the first layer, whose parameters others have too by "
+                f"config.model.num_hidden_groups={self.num_hidden_groups}; set "
+                'config.model.initializer="random"'
             )
         if self.embedding_size:
             raise UserError(

@@ -42,6 +42,7 @@ class NearIdentityConfig:
     2003.04887), whose branches start at or near zero.
     """
 
-    head: bool = False  # the dense layer of the masked-token head starts as the identity
+    # The dense layer of the masked-token head, and that from narrow tables, start as the identity.
+    head: bool = False
     feed_forward: Amount = 1.0  # factor of the random values of each feed-forward output
     attention: Amount = 1.0  # the same of each attention output

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.checkpoint.manager import RunCheckpoints
+from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed.job import Job
 from bert_jax.errors import NumbersError, StoppedError
 from bert_jax.exit_codes import STOPPED
@@ -79,18 +80,27 @@ def restore_or_init(
     return state, unevaluated
 
 
+def store_to_count(run: RunContext) -> TokenStore | None:
+    """Returns the store in which a new run counts words before its first step; None if it starts
+    without."""
+    copied = run.teacher and run.config.distillation.layers
+    if run.initial or copied or not word_start.is_counted(run.config.model):
+        return None
+    return run.data.store if isinstance(run.data, StoreData) else None
+
+
 def _new_state(run: RunContext) -> State:
     """Returns the state of a run's step 0."""
-    state, counted = run.program.init(), word_start.is_counted(run.config.model)
+    state = run.program.init()
     if run.teacher and run.config.distillation.layers:
         if run.job.peers.is_first:
             layers = run.config.distillation.teacher_layers
             logger.info(f"starts as layers {layers}, embeddings and head of {run.config.teacher}")
         return start_as(state, run.teacher, run.config)
     if run.initial is None:
-        if counted and isinstance(run.data, StoreData):
+        if store := store_to_count(run):
             with run.job.clock.activity("data"):
-                peers, store = run.job.peers, run.data.store
+                peers = run.job.peers
                 return word_start.start_words(state, run.config, store, run.workdir, peers)
         return state
     state, lines = start_from(state, run.initial)
@@ -100,7 +110,7 @@ def _new_state(run: RunContext) -> State:
             state = new_entries.start_entries(
                 state, run.config, run.initial, store, run.workdir, peers
             )
-    if counted:
+    if word_start.is_counted(run.config.model):
         lines.append("its words and its output bias are used, not counts of the store")
     if run.job.peers.is_first:
         for line in lines:

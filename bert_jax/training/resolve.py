@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from etils import epath
 
+from bert_jax.checkpoint.catalog import complete_steps, read_meta
 from bert_jax.config import config_files
-from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.model_files import check_links, read_json
@@ -138,7 +139,7 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     """
     if workdir is not None and (recorded := _recorded(source, Workdir.open(workdir))):
         return recorded
-    path, _ = split_step(source)
+    path, step = split_step(source)
     if hub.is_hub(source):
         if workdir is not None:
             hub_names.use_recorded(workdir)
@@ -149,7 +150,7 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
         if not is_model:
             return None
         if run.is_run():
-            return _model_of(description.read_description(run))
+            return _model_of(_of_checkpoint(run, step) or description.read_description(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
     from bert_jax.convert.model_files import CONFIG
     from bert_jax.convert.model_folders import local_folder
@@ -181,5 +182,18 @@ def _recorded(source: str, run: Workdir) -> ModelConfig | None:
     return _model_of(recorded) if same else None
 
 
+def _of_checkpoint(run: Workdir, step: int | None) -> dict | None:
+    """Returns the description in a checkpoint, by default the newest; None if there is none."""
+    steps = complete_steps(run.checkpoints)
+    chosen = steps[-1] if step is None and steps else step
+    return read_meta(run.checkpoints, chosen) if chosen in steps else None
+
+
 def _model_of(recorded: dict) -> ModelConfig:
-    return from_dict(completed(recorded["config"], Config)["model"], ModelConfig, "config.model")
+    """Returns the architecture in a description; in that of a checkpoint, as its phase has it."""
+    values = completed(recorded["config"], Config)
+    model = from_dict(values["model"], ModelConfig, "config.model")
+    if "phase" not in recorded:
+        return model
+    phase = values["phases"][recorded["phase"]]
+    return from_dict(phase, PhaseConfig, "config.phases").model(model)

@@ -14,6 +14,8 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.distributed.job import Job
 from bert_jax.runtime.log import logger
+from bert_jax.training import word_start
+from bert_jax.training.lifecycle import store_to_count
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import SCRATCH, Workdir
@@ -43,6 +45,9 @@ def measure(run: RunContext, seconds: float) -> Measured:
     Process 0 stops early if `seconds`, the budget, are over: then no number of steps fits.
     """
     phase, job = run.phases[0], run.job
+    if store := store_to_count(run):  # the run reads what is counted here
+        with job.clock.activity("data"):
+            word_start.counted_arrays(run.config, store, run.workdir, job.peers)
     with jax.set_mesh(run.mesh), job.clock.activity("start"):
         logger.info(f"compiling, to measure the speed of {_STEPS} steps")
         program, data = run.program, phase.data

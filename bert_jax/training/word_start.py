@@ -20,6 +20,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
+import threadpoolctl
 
 from bert_jax.checkpoint.fingerprint import path_of
 from bert_jax.config.schema import Config, ModelConfig
@@ -63,6 +64,16 @@ def start_words(
 
     All processes of the job call it; errors as `shared_arrays`.
     """
+    return _with(state, counted_arrays(config, store, workdir, peers), config)
+
+
+def counted_arrays(
+    config: Config, store: TokenStore, workdir: Workdir, peers: ProcessGroup
+) -> Arrays:
+    """Returns what `count_words` does, which the workdir has if it was counted before.
+
+    All processes of the job call it; errors as `shared_arrays`.
+    """
     model = config.model
 
     def count() -> tuple[Arrays, str]:
@@ -79,8 +90,7 @@ def start_words(
             [dataclasses.asdict(model.positional_heads), model.initializer_range],
             [model.num_attention_heads, model.max_position_embeddings],
         ]
-    key = key_of(model, store, about)
-    return _with(state, shared_arrays(workdir.word_start, key, count, peers), config)
+    return shared_arrays(workdir.word_start, key_of(model, store, about), count, peers)
 
 
 def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
@@ -89,9 +99,11 @@ def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
     [A, H, D], and "outputs", float32 [A, D, H], of the heads of the first layer."""
     arrays = dict[str, np.ndarray]()
     if model.word_initializer == "cooccurrence" and store.vocab_size >= model.table_width:
-        arrays[WORDS] = word_vectors(model, store)
-        if has_neighbor_maps(model):
-            arrays[VALUES], arrays[OUTPUTS] = _head_maps(model, store, arrays[WORDS])
+        words = word_vectors(model, store)
+        if words.any():
+            arrays[WORDS] = words
+        if words.any() and has_neighbor_maps(model):
+            arrays[VALUES], arrays[OUTPUTS] = _head_maps(model, store, words)
     if model.output_bias_initializer == "frequencies":
         logs = np.log(store.train.token_counts + 1.0)
         arrays[BIAS] = (logs - logs.mean()).astype(np.float32)
@@ -119,11 +131,13 @@ def _head_maps(
     The input of the layer is the sum of the embeddings of words, positions and types, normalized.
     """
     words, table = _row_length(model) * vectors, position_table(model)
+    with threadpoolctl.threadpool_limits(1):  # the same bits on any number of cores
+        spread = np.cov(table.T, bias=True)
     with ThreadPoolExecutor(available_cores()) as pool:
         values, outputs = neighbor_maps(
             store.train,
             words,
-            np.cov(table.T, bias=True),
+            spread,
             model.head_offsets,
             model.head_dim,
             model.cooccurrence.smoothing,
@@ -152,10 +166,13 @@ def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
             f"{sample}, the others (special, or seen fewer than {RAREST} times) from random values"
         )
     elif model.word_initializer == "cooccurrence":
-        parts.append(
-            f"words start from random values: {store.vocab_size:,} entries have no vectors of "
-            f"{model.table_width:,} dimensions"
-        )
+        why = f"no entry is seen {RAREST} times or more"
+        if store.vocab_size < model.table_width:
+            why = (
+                f"{store.vocab_size:,} entries have no vectors of {model.table_width:,} dimensions"
+            )
+        heads = " and heads" if has_neighbor_maps(model) else ""
+        parts.append(f"words{heads} start from random values: {why}")
     if VALUES in arrays:
         parts.append("heads of the first layer: PMI at their offsets")
     if BIAS in arrays:

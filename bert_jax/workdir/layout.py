@@ -1,7 +1,8 @@
 """The layout of a workdir, the folder of a run, on a disk or in a bucket.
 
-`config.json` marks a workdir: it is written before anything else (except the lock), and a folder
-that has content but no `config.json` is refused before anything in it changes.
+`config.json` marks a workdir: it is written before anything else (except the lock, and what a time
+budget measures and counts), and a folder that has other content but no `config.json` is refused
+before anything in it changes.
 """
 
 import dataclasses
@@ -14,11 +15,12 @@ from bert_jax.storage.hub import is_hub
 from bert_jax.storage.remote import absolute, is_remote, open_path, storage_errors
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
-# Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
-# run that died before it wrote config.json, the files of its launcher, and the lost+found of a new
-# file system.
+# Names in a folder without config.json that is free nevertheless: the lock, the counted words and
+# temporary files of a run that died before it wrote config.json, the files of its launcher, and the
+# lost+found of a new file system.
 MAY_PRECEDE_CONFIG = re.compile(
-    rf"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|{re.escape(SCRATCH)}|launch|lost\+found"
+    rf"|\.lock|\.(config\.json|tokenizer\.json|word_start\.npz)\.(\d+\.)?tmp|{re.escape(SCRATCH)}"
+    r"|word_start\.npz|launch|lost\+found"
 )
 
 

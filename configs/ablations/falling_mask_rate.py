@@ -11,6 +11,7 @@ than 15 %, and that it reaches the same GLUE in 1.89 times fewer steps. Not meas
 from ml_collections import ConfigDict
 
 from bert_jax.config.ablation import ablation
+from bert_jax.configs.ablations import RANDOM_WORDS
 
 FALLING = {"phases[0].mask_rate": 0.3, "phases[0].mask_rate_end": 0.15}
 
@@ -18,7 +19,7 @@ FALLING = {"phases[0].mask_rate": 0.3, "phases[0].mask_rate_end": 0.15}
 def get_config() -> ConfigDict:
     return ablation(
         base="wiki_books_small",
-        changes={"phases[0].steps": 600},
+        changes={**RANDOM_WORDS, "phases[0].steps": 600},
         variants={"15 %": {}, "30 to 15 %": FALLING},
         seeds=(0, 1, 2),
         equal="steps",

@@ -108,7 +108,7 @@ def test_a_file_whose_meaning_would_be_lost_is_one_line(name, message, folder, t
 REFUSED_KEYS = {
     "is_decoder": True, "add_cross_attention": True, "is_encoder_decoder": True,
     "pruned_heads": {"0": [1]}, "quantization_config": {"bits": 4}, "auto_map": {"AutoModel": "x"},
-    "per_layer_config": {"0": {}}, "adapters": {"a": 1},
+    "per_layer_config": {"0": {}}, "adapters": {"a": 1}, "num_key_value_heads": 1,
 }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ def test_the_form_of_transformers_4_is_written_and_both_are_read():
     assert not OLD.keys() & {"layer_types", "rope_parameters", "sliding_window"}
     assert read(OLD) == read(NEW) == read(OLD | NEW) == CONFIG
     assert read(NEW | {"sliding_window": 3, "rope_scaling": None}) == CONFIG
+    alone = {key: value for key, value in NEW.items() if key != "local_attention"}
+    assert read(alone | {"sliding_window": 3}) == CONFIG
 
 
 def test_no_base_of_the_local_angles_is_that_of_the_global_ones():

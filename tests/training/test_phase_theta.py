@@ -16,6 +16,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training.loop import pretrain
+from bert_jax.training.resolve import find_architecture
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,11 @@ def test_a_checkpoint_has_the_theta_of_its_phase(store: TokenStore, tmp_path: Pa
         words = ["convert", "export", f"--workdir={run}", f"--step={step}"]
         assert cli.main([*words, f"--out={tmp_path / str(step)}"]) == 0
         assert load(tmp_path / str(step)).config.global_rope_theta == theta
+    # So has what starts from a step: the newest by default.
+    for name, theta in ((f"{run}@6", 3.0), (f"{run}@12", 1000.0), (str(run), 1000.0)):
+        found = find_architecture(name)
+        assert found
+        assert found.global_rope_theta == theta
     # `evaluate` measures what the run measured at the end of each phase, and not with another base.
     within = {record["step"]: record["mlm/loss"] for record in read_records(run, "eval")}
     assert cli.main(["evaluate", f"--workdir={run}", "--all"]) == 0

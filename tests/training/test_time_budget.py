@@ -171,14 +171,17 @@ def test_the_run_is_the_one_that_was_configured_with_its_steps(
 
     def replaced(context: Any, seconds: float) -> Measured:
         assert min(dataclasses.astuple(measure(context, 1e9))) > 0
+        assert context.workdir.word_start.exists()  # so it is a part of the time
         return MEASURED
 
     monkeypatch.setattr(speed, "_STEPS", 3)
     monkeypatch.setattr(time_budget, "measure", replaced)
     killed_before = tmp_path / "budget" / SCRATCH / "checkpoints" / "3"
     killed_before.mkdir(parents=True)
-    pretrain(asked(store), tmp_path / "budget", options=RunOptions(time_budget=62.0))
-    pretrain(small_config(store), tmp_path / "configured")
+    counted = {"model.initializer": "random", "model.word_initializer": "cooccurrence"}
+    config = asked(store).replace(counted)
+    pretrain(config, tmp_path / "budget", options=RunOptions(time_budget=62.0))
+    pretrain(small_config(store).replace(counted), tmp_path / "configured")
     decision = {"seconds": 62.0, "config_steps": [24], "steps": [12]}
     assert (
         description.read_description(Workdir.open(tmp_path / "budget"))["time_budget"] == decision

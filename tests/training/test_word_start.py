@@ -99,6 +99,38 @@ def test_maps_of_neighbours_need_vectors_of_words(store) -> None:
         unmoved(store, model__initializer="positional_heads", model__positional_heads__pmi=1.0)
 
 
+@pytest.mark.parametrize("text", ["unknown", "rare"])
+def test_a_text_without_an_entry_that_is_seen_three_times_starts_at_random(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = iter(range(5, 100))
+    made = [[1] * 8 if text == "unknown" else [next(words) for _ in range(8)] for _ in range(4)]
+    store = write_store(
+        tmp_path / "store",
+        tokenizer=Tokenizer.from_vocab([*SPECIAL, *(f"w{i}" for i in range(95))]),
+        train=[StoredDocument([one[:4], one[4:]]) for one in made],
+        held_out=[StoredDocument([[1, 1]])] * 2,
+    )
+    guided = COUNTED | {"model.initializer": "positional_heads"}
+    config = unmoved(store, **guided, model__positional_heads__pmi=2.0)
+    assert [*word_start.count_words(config.model, store)] == ["bias"]
+    without = small_config(store).replace({**guided, "model.word_initializer": "random"})
+    assert "words and heads start from random values: no entry is seen 3 times or more" in (
+        word_start._line(config.model, store, {})
+    )
+    found = start(config, tmp_path / "counted")
+    wanted = start(without.replace({"phases[0].steps": 1, "optimizer.learning_rate": 0.0}),
+                   tmp_path / "random")  # fmt: skip
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+def test_layers_that_share_their_parameters_have_no_positional_heads(store) -> None:
+    shared = {"model__num_hidden_groups": 1, "model__initializer": "positional_heads"}
+    with pytest.raises(UserError, match=r"num_hidden_groups=1; set config\.model\.initializer="):
+        unmoved(store, **shared)
+
+
 def test_rare_entries_keep_their_random_values(random, tmp_path) -> None:
     texts = [[5 + k % 40 for k in range(90)] for _ in range(3)] + [[60, 61, 60]]
     store = write_store(

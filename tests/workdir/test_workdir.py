@@ -335,7 +335,16 @@ def test_a_folder_of_others_is_refused_and_nothing_in_it_changes(fill, said, tmp
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".lock", "lost+found/x", ".config.json.tmp", ".config.json.77.tmp"]
+    "name",
+    [
+        "",
+        ".lock",
+        "lost+found/x",
+        ".config.json.tmp",
+        ".config.json.77.tmp",
+        "word_start.npz",
+        ".word_start.npz.77.tmp",
+    ],
 )
 def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(name, tmp_path):
     if name:

@@ -82,9 +82,12 @@ def _every(values: Mapping[str, Any]) -> int:
 
 def _window(values: Mapping[str, Any]) -> int:
     """Returns the tokens of a window; UserError if releases of transformers read another one."""
+    half = values.get("sliding_window")
+    if half is not None and "local_attention" not in values:  # transformers 5 takes this alone
+        return 2 * int(checked(half, Annotated[int, Within(1, INT32 // 2)], "sliding_window"))
     window = values.get("local_attention", _DEFAULT_WINDOW)
     window = int(checked(window, Annotated[int, Within(2, INT32)], "local_attention"))
-    if (half := values.get("sliding_window")) not in (None, window // 2):
+    if half not in (None, window // 2):
         raise UserError(
             f"sliding_window={shown(half)} is not half of local_attention={window}; transformers "
             "5 reads the former, 4 the latter; make them agree"
