@@ -44,6 +44,7 @@ LARGER = (
     "model.hidden_size=256", "model.num_hidden_layers=4", "model.num_attention_heads=4",
     "model.intermediate_size=1024", "model.initializer_range=0.06",
 )  # fmt: skip
+LARGER_MUON = (f"{RATE}2e-3", "optimizer.muon_scale=10.0")
 FOUR = (*BEST, "model.num_attention_heads=4")
 BIAS = "model.output_bias_initializer=frequencies"
 WORDS = ("model.word_initializer=cooccurrence", BIAS)
@@ -161,7 +162,14 @@ TABLES: dict[str, Variants] = {
         "published, rate 2e-4": (*LARGER, f"{RATE}2e-4"),
         "positional heads, rate 5e-4": (*LARGER, HEADS, f"{RATE}5e-4"),
         "positional heads, rate 1e-3": (*LARGER, HEADS, f"{RATE}1e-3"),
-        "positional heads, Muon": (*LARGER, *BEST, f"{RATE}2e-3", "optimizer.muon_scale=10.0"),
+        "positional heads, Muon": (*BEST, *LARGER, *LARGER_MUON),
+    },
+    "counted_size": {  # the same
+        "random words": (*FOUR, *LARGER, *LARGER_MUON),
+        "words and output bias": (*FOUR, *WORDS, *LARGER, *LARGER_MUON),
+        "near the identity": (*FOUR, *IDENTITY, *LARGER, *LARGER_MUON),
+        "all three": (*COUNTED, *LARGER, *LARGER_MUON),
+        "as wiki_books_small": (*WHOLE, *LARGER, *LARGER_MUON),
     },
 }
 

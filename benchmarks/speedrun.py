@@ -82,6 +82,8 @@ def main() -> None:
 
 def check(options: argparse.Namespace, settings: Sequence[str]) -> None:
     """Ends the program if it cannot do what is asked."""
+    from bert_jax.config.config_files import load as load_config
+
     if not PAGE.is_file():
         harness.fail(f"{PAGE} is not there; start it in a clone of the repository")
     if options.minutes < FEWEST:
@@ -89,9 +91,14 @@ def check(options: argparse.Namespace, settings: Sequence[str]) -> None:
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < CORES:
         harness.fail(f"{CORES} cores are needed that this process can be kept to, as by Linux")
     harness.at_least_one(options, "seeds")
-    for key in ("init", "data.store", "model.vocab_size"):
+    for key in ("init", "teacher", "data.store", "model.vocab_size"):
         if any(word.startswith(f"--config.{key}=") for word in settings):
             harness.fail(f"--config.{key}: the run starts from text, and sets this itself")
+    with harness.errors_are_one_line():
+        own = load_config(options.config)
+    for key in ("init", "teacher"):
+        if getattr(own, key):
+            harness.fail(f"--config={options.config}: sets {key}; the run starts from text alone")
 
 
 def find_text(options: argparse.Namespace) -> tuple[list[str], str]:

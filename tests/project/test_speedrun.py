@@ -205,6 +205,21 @@ def test_a_run_that_does_not_compare_is_not_appended() -> None:
     assert speedrun.reasons(options_of(), late) == ["it took 21.0 minutes"]
 
 
+@pytest.mark.parametrize(
+    ("config", "settings", "says"),
+    [
+        ("continue_domain", [], "--config=continue_domain: sets init"),
+        (speedrun.CONFIG, ["--config.teacher=run@1"], "--config.teacher: the run starts from text"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    config: str, settings: list[str], says: str, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        speedrun.check(options_of(config=config), settings)
+    assert says in capsys.readouterr().err
+
+
 def test_the_page_ends_with_the_table() -> None:
     lines = speedrun.PAGE.read_text("utf-8").rstrip().splitlines()
     start = lines.index(task_runs.table([speedrun.COLUMNS]))

@@ -132,6 +132,13 @@ TYPED = (
         "--config.model.generator.intermediate_size=32",
         "a smaller model, fewer steps",
     ),
+    Typed(
+        "bert-jax pretrain --config=wiki_books_small --config.data.store=speedrun_60/store",
+        "bert-jax pretrain --config=wiki_books_small --config.data.store=store "
+        "--workdir=run_counted_only --config.optimizer.warmup_steps=0 "
+        f"--config.checkpoint.keep_start=True {SMALLEST}",
+        "the store of a benchmark, which takes an hour; a smaller model",
+    ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
     Typed("bert-jax ablate report", "", "the same; no run has ended"),
