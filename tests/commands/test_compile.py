@@ -154,13 +154,13 @@ def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     assert all(line.startswith(f"compiling {name}") for line in done.stderr.splitlines())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "words",
     [
-        ["--config=ettin_17m", "--phase=0", "--config.compute.unroll_layers=1"],
+        ["--config=ettin_17m", "--phase=0"],
         ["--config=modernbert_base", "--phase=1", "--config.model.num_hidden_layers=2"],
     ],
     ids=["ettin", "long-rows"],
