@@ -20,7 +20,7 @@ def with_slots(rows_BxS: jax.Array, batch: Batch, values_BxP: jax.Array) -> jax.
     def put(row_S: jax.Array, places_P: jax.Array, values_P: jax.Array) -> jax.Array:
         return row_S.at[places_P].set(values_P.astype(row_S.dtype), mode="drop")
 
-    return jax.vmap(put)(rows_BxS, _places(batch), values_BxP)
+    return jax.vmap(put)(rows_BxS, _places(batch, rows_BxS.shape[-1]), values_BxP)
 
 
 def slots_of_positions(batch: Batch) -> jax.Array:
@@ -30,11 +30,11 @@ def slots_of_positions(batch: Batch) -> jax.Array:
     def add(row_S: jax.Array, places_P: jax.Array) -> jax.Array:
         return row_S.at[places_P].add(1.0, mode="drop")
 
-    return jax.vmap(add)(jnp.zeros(batch["example_ids"].shape), _places(batch))
+    shape = batch["example_ids"].shape
+    return jax.vmap(add)(jnp.zeros(shape), _places(batch, shape[-1]))
 
 
-def _places(batch: Batch) -> jax.Array:
-    """Returns the position of each slot, [B, P]; that of an unused one is outside, so that it is
-    dropped."""
-    length = batch["example_ids"].shape[-1]
+def _places(batch: Batch, length: int) -> jax.Array:
+    """Returns the position of each slot in rows of a length, [B, P]; that of an unused one is
+    outside, so that it is dropped."""
     return jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length)
