@@ -2,7 +2,7 @@
 
 The keys of `ablation.json`:
     config              values of its file, `AblationConfig`
-    base                values of the base of all runs, so that a report executes no file
+    base                values of the base of all runs: no report executes it, an edit is noticed
     store, stores       digests and sources of its store, and of the stores of variants
     modules             the rows of the user's modules that variants use, see `used_rows`
     task_files          digests of the training and held-out examples of each task

@@ -47,12 +47,17 @@ def config_of(description: Mapping[str, Any]) -> Config:
 def model_of(description: Mapping[str, Any]) -> ModelConfig:
     """Returns the architecture of a run's model, as `config_of`; of a checkpoint, as its phase has
     it."""
+    return _with_head(encoder_of(description), description)
+
+
+def encoder_of(description: Mapping[str, Any]) -> ModelConfig:
+    """Returns the same without the head of a task."""
     config = description["config"]
     model = from_dict(config["model"], ModelConfig, "config.model")
     if "phase" in description:
         own = from_dict(config["phases"][description["phase"]], PhaseConfig, "config.phases")
         model = own.model(model)
-    return _with_head(model, description)
+    return model
 
 
 def trained_model_of(description: Mapping[str, Any]) -> ModelConfig:

@@ -193,12 +193,9 @@ def find(name: str) -> GpuHosts:
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
         hint = f"valid: {', '.join(MODELS)}"
-        first = kind.partition("-")[0]  # a100-sxm
-        alike = [name for name in MODELS if name.partition("-")[0] == first and kind != first]
-        if alike and (kind.startswith(max(alike, key=len)) or len(alike) == 1):
-            hint = f"did you mean {max(alike, key=len)}?"
-        elif first in MODELS:
-            hint = f"did you mean {first}?"
+        first = kind.partition("-")[0]  # of a100-sxm
+        if begins := [name for name in MODELS if kind.startswith(f"{name}-")]:
+            hint = f"did you mean {max(begins, key=len)}?"
         elif longer := [name for name in MODELS if name.startswith(f"{first}-")]:
             hint = f"did you mean {' or '.join(longer)}?"
         elif near := nearest_name(kind, [*MODELS, *ALIASES]):

@@ -22,8 +22,9 @@ from etils import epath
 
 from bert_jax.checkpoint.catalog import complete_steps, read_meta
 from bert_jax.config import config_files
-from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
-from bert_jax.config.serialization import completed, from_dict
+from bert_jax.config.recorded import encoder_of
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.serialization import completed
 from bert_jax.convert import checksums
 from bert_jax.convert.model_files import check_links, read_json
 from bert_jax.errors import UserError
@@ -190,10 +191,5 @@ def _of_checkpoint(run: Workdir, step: int | None) -> dict | None:
 
 
 def _model_of(recorded: dict) -> ModelConfig:
-    """Returns the architecture in a description; in that of a checkpoint, as its phase has it."""
-    values = completed(recorded["config"], Config)
-    model = from_dict(values["model"], ModelConfig, "config.model")
-    if "phase" not in recorded:
-        return model
-    phase = values["phases"][recorded["phase"]]
-    return from_dict(phase, PhaseConfig, "config.phases").model(model)
+    """Returns the architecture in a description, also of an earlier version, without a head."""
+    return encoder_of({**recorded, "config": completed(recorded["config"], Config)})

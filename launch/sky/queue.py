@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shlex
-from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import FAILED, STOPPED, verdict
@@ -16,7 +15,6 @@ from bert_jax.launch.sky.node import State, codes_of
 # Before the first job SkyPilot has no controller to ask, and one without work for minutes is
 # stopped: then it says this, too, unless it is to start it again (`--refresh`).
 _NONE = "No in-progress managed jobs"
-_READ = ("job_id", "job_name", "status")
 _ASK = ("sky", "jobs", "queue", "--all", "--output=json")
 
 
@@ -44,12 +42,11 @@ def name_of(job: JobId, digest: str) -> str:
 def find(job: JobId) -> ManagedJob | None:
     """Returns the newest job of this name; None if there is none."""
     named = re.compile(name_of(job, "[0-9a-f]{16}"))
-    jobs = [ManagedJob(j["job_id"], j["job_name"] or "", j["status"]) for j in _all()]
-    mine = [one for one in jobs if named.fullmatch(one.name)]
+    mine = [one for one in _all() if named.fullmatch(one.name)]
     return max(mine, key=lambda one: one.number, default=None)
 
 
-def _all() -> list[dict[str, Any]]:
+def _all() -> list[ManagedJob]:
     """Returns all jobs as SkyPilot lists them; UserError if it prints anything else."""
     try:
         printed = programs.call(_ASK)
@@ -63,7 +60,8 @@ def _all() -> list[dict[str, Any]]:
                 raise
             return []
     try:
-        return [{key: one[key] for key in _READ} for one in json.loads(printed)]
+        jobs = json.loads(printed)
+        return [ManagedJob(j["job_id"], j["job_name"] or "", j["status"]) for j in jobs]
     except (ValueError, TypeError, LookupError):
         line = f"{shlex.join(_ASK)}: printed no list of jobs, but {printed[:60]!r}"
         raise UserError(line) from None

@@ -38,18 +38,17 @@ class SentencePairs(SentenceTask):
         self, path: epath.PathLike, *, labelled: bool
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         texts, target = super().columns(path, labelled=labelled)
+        if not labelled:  # a prediction is about the positive, and reads no negatives
+            return texts, target
         titles = table.read_titles(path)
         found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
         others = [name for name in titles if name not in (*texts, *found)]
         alike = misspelled(others, ("negative",)) or (None,)
-        wrong = next((name for name in others if _ALIKE.fullmatch(name)), alike[0])
-        if wrong and labelled:  # a prediction reads none
+        if wrong := next((name for name in others if _ALIKE.fullmatch(name)), alike[0]):
             raise UserError(
                 f"{path}: column {wrong!r} is nearly 'negative'; rename it to that, or to "
                 "negative_1 and so on, or to something else"
             )
-        if not labelled:  # a prediction is about the positive
-            return texts, target
         return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
 
     def group(self, example: Example) -> str:
