@@ -103,7 +103,7 @@ def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
         if words.any():
             arrays[WORDS] = words
         if words.any() and has_neighbor_maps(model):
-            arrays[VALUES], arrays[OUTPUTS] = _head_maps(model, store, words)
+            arrays[VALUES], arrays[OUTPUTS] = head_maps(model, store, words)
     if model.output_bias_initializer == "frequencies":
         logs = np.log(store.train.token_counts + 1.0)
         arrays[BIAS] = (logs - logs.mean()).astype(np.float32)
@@ -123,7 +123,7 @@ def word_vectors(model: ModelConfig, store: TokenStore) -> np.ndarray:
     return words
 
 
-def _head_maps(
+def head_maps(
     model: ModelConfig, store: TokenStore, vectors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns values and outputs of the heads of the first layer, from words of these directions.

@@ -47,7 +47,7 @@ def spectral_vectors(
         width: at most V.
     """
     with threadpoolctl.threadpool_limits(1):
-        left, values = _decompose(*_information(found, smoothing), width, pool)
+        left, values = decompose(*information(found, smoothing), width, pool)
         x = left * values**exponent
         lengths = np.linalg.norm(x, axis=1, keepdims=True)
     known = (found.counts >= RAREST)[:, None] & (lengths > 0)
@@ -77,7 +77,7 @@ def positive_information(found: Cooccurrences, contexts: np.ndarray, smoothing: 
     return _positive(found.offsets, found.others, found.weights, rows, columns)
 
 
-def _information(found: Cooccurrences, smoothing: float) -> tuple[Rows, Rows]:
+def information(found: Cooccurrences, smoothing: float) -> tuple[Rows, Rows]:
     """Returns M and its transpose, by rows. C is symmetric, so its rows suffice for both."""
     place = found.offsets, found.others, found.weights
     transposed = _positive(*place, _smoothed(found.sums, smoothing), _logs(found.sums))
@@ -94,7 +94,7 @@ def _smoothed(sums: np.ndarray, smoothing: float) -> np.ndarray:
     return smoothing * _logs(sums) - np.log(total or 1)
 
 
-def _decompose(
+def decompose(
     rows: Rows, rows_of_transposed: Rows, width: int, pool: ThreadPoolExecutor
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first left singular vectors, float32 [V, width], and values, float32 [width]."""

@@ -103,8 +103,8 @@ def test_real_text_keeps_the_energy_of_scipys_decomposition(real_data, tmp_path)
     store = build_store([source], tokenizer, tmp_path / "store")
     with ThreadPoolExecutor(2) as pool:
         found = count_cooccurrences(store.train, store.vocab_size, window_weights(4), pool, 10**7)
-        rows, of_transposed = word_vectors._information(found, 0.75)
-        _, values = word_vectors._decompose(rows, of_transposed, 128, pool)
+        rows, of_transposed = word_vectors.information(found, 0.75)
+        _, values = word_vectors.decompose(rows, of_transposed, 128, pool)
     offsets, others, elements = rows
     matrix = scipy.sparse.csr_array((elements, others, offsets))
     exact = scipy.sparse.linalg.svds(matrix, k=128, return_singular_vectors=False)

@@ -58,6 +58,8 @@ def run(
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("fill_cost.py", ["--store=x", "--rounds=0"], "--rounds=0: at least 1 is needed"),
+        ("counting.py", ["--store=x", "--rounds=0"], "--rounds=0: at least 1 is needed"),
+        ("counting.py", ["--store=nowhere"], "nowhere: not a token store"),
         ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("pair_training.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("small_vectors.py", ["--model=x", "--pairs=nowhere.tsv"], "nowhere.tsv: cannot be read"),
@@ -164,6 +166,28 @@ def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     done = run("slices.py", "--steps=1")
     assert done.returncode == 2
     assert "unrecognized arguments: --steps=1" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_parts_of_a_counted_start_are_timed_beside_the_exact_vectors(tmp_path: Path) -> None:
+    store, config = small_store(tmp_path / "store"), tmp_path / "narrow.py"
+    config.write_text(
+        "from bert_jax.configs import demo\n"
+        "def get_config():\n"
+        "    config = demo.get_config()\n"
+        "    config.model.hidden_size = 16\n"
+        "    return config\n"
+    )
+    done = run(
+        "counting.py", f"--store={store.path}", f"--config={config}", "--rounds=2", "--exact"
+    )
+    assert done.returncode == 0, done.stderr
+    parts = re.findall(r"^(\w.*?) +[\d.]+ (?:s|GiB)\b", done.stdout, re.MULTILINE)
+    heads = "heads of the first layer"
+    assert parts == ["counts", "vectors", heads, "peak memory", "scipy.sparse.linalg.svds"]
+    (share,) = re.findall(r"energy of the vectors: ([\d.]+)%", done.stdout)
+    assert 99 < float(share) < 100.01
 
 
 @pytest.mark.processes
