@@ -101,7 +101,11 @@ def _settings(seed: int, data: DataConfig, shape: PhaseConfig) -> dict[str, Any]
         "max_predictions": shape.predictions,
     }
     if shape.mask_rate_end is not None:
-        phase |= {"mask_rate_end": shape.mask_rate_end, "steps": shape.steps}
+        phase |= {
+            "mask_rate_end": shape.mask_rate_end,
+            "steps": shape.steps,
+            "batch_size": shape.batch_size,  # decides the step of a row
+        }
     return flatten({"config": {"seed": seed, "data": values, "phase": phase}})
 
 

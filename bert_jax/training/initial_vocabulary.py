@@ -16,11 +16,13 @@ import numpy as np
 import tokenizers
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.word_starts import is_byte_level
 from bert_jax.errors import UserError
 
 # Where a word begins in the entries of SentencePiece, and in those of byte-level BPE.
 _SPACES = ("\N{LOWER ONE EIGHTH BLOCK}", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}")
 _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # decoded from a part of a character's bytes
+_BYTES = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,7 @@ def replaced(theirs: Tokenizer, ours: Tokenizer) -> VocabularyRows:
     a word ("ing" and "▁ing", "##ing" and "ing").
     """
     old, new = _Entries(theirs), _Entries(ours)
-    alike = old.prefix == new.prefix
+    alike = old.kind == new.kind
     rows = {old.key(i, alike): i for i in reversed(range(theirs.vocab_size))}
     for i in theirs.special:
         rows.pop(old.key(i, alike), None)
@@ -121,16 +123,19 @@ class _Entries:
 
     Attributes:
         prefix: of the entries inside a word, if the tokenizer is a WordPiece.
+        kind: equal in tokenizers whose entries are written alike.
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        model = json.loads(tokenizer.json)["model"]
-        self._tokenizer = tokenizer
+        spec = json.loads(tokenizer.json)
+        self._tokenizer, self._is_byte_level = tokenizer, is_byte_level(spec)
         self._ids = {tokenizer.token(i): i for i in range(tokenizer.vocab_size)}
-        self._normalizer = tokenizers.Tokenizer.from_str(tokenizer.json.decode()).normalizer
+        encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
+        self._normalizer, self._model = encoder.normalizer, encoder.model
         self.prefix = None
-        if model.get("type") == "WordPiece":
-            self.prefix = model.get("continuing_subword_prefix")
+        if spec["model"].get("type") == "WordPiece":
+            self.prefix = spec["model"].get("continuing_subword_prefix")
+        self.kind = (self.prefix, self._is_byte_level)
 
     def surface(self, index: int) -> tuple[bool, str]:
         """Returns whether an entry begins a word, and its text without the mark of that."""
@@ -156,7 +161,8 @@ class _Entries:
         """Returns the ids of the pieces of each text, without [UNK].
 
         A text inside a word is split as one by a WordPiece, longest match first, if its entries
-        suffice; SentencePiece splits it as a word, without the piece that only begins the word.
+        suffice, and by byte-level BPE, without a space before it; SentencePiece splits it as a
+        word, without the piece that only begins the word.
         """
         texts = [text.replace(_NO_CHARACTER, "") for _, text in surfaces]
         empty = {self._tokenizer.special.unk}
@@ -169,12 +175,16 @@ class _Entries:
         return result
 
     def _inside_word(self, text: str) -> list[int] | None:
-        """Splits a text as one inside a word; None: an entry is missing, or it is no WordPiece."""
-        if not self.prefix:
-            return None
+        """Splits a text as one inside a word; None: an entry is missing, or the tokenizer has no
+        other pieces there."""
         if self._normalizer:
             text = self._normalizer.normalize_str(text)
-        pieces, start = list[int](), 0
+        if self._is_byte_level:
+            parts = [part for part, _ in _BYTES.pre_tokenize_str(text)]
+            return [piece.id for part in parts for piece in self._model.tokenize(part)] or None
+        if not self.prefix:
+            return None
+        pieces, start = [], 0
         while start < len(text):
             ends = range(len(text), start, -1)
             end = next((e for e in ends if self.prefix + text[start:e] in self._ids), None)

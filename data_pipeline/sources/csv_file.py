@@ -1,7 +1,8 @@
 """Source kind `csv`: a table, each row of which is a document; also compressed.
 
-Values are separated by commas, tabs or semicolons, and may be quoted as in RFC 4180. A quoted value
-may hold line ends, so that a file cannot be cut.
+Values of a .csv are separated by commas, tabs or semicolons, and may be quoted as in RFC 4180;
+those of a .tsv by tabs, and its quotes may be text (`tab_rows.py`) unless its header is in quotes.
+A quoted value may hold line ends, so that a file cannot be cut.
 """
 
 import csv
@@ -17,6 +18,7 @@ from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.kind import COLUMNS, TEXT, TITLE, Kind
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
+from bert_jax.data_pipeline.sources.tab_rows import TAB, tab_rows
 from bert_jax.errors import UserError, count
 
 _EXTENSIONS = (".csv", ".tsv")
@@ -37,29 +39,50 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     text = (f"{line}\n" for line in lines(part.path))
     first = next(text, "")
     delimiter, header = _header(part.path, spec, first)
-    rows = chain([first], text) if spec.columns else text
-    reader = csv.reader(rows, delimiter=delimiter, strict=True)
-    while True:
-        where = f"{part.path}:{reader.line_num + (1 if spec.columns else 2)}"
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{where}: {error}; double a quote inside quotes") from None
-        if values is None:
-            return
-        if values and len(values) != len(header):
+    rows, before = (chain([first], text), 0) if spec.columns else (text, 1)
+    if extension(part.path) == ".tsv" and (spec.columns or not first.startswith('"')):
+        found = tab_rows((line.removesuffix("\n") for line in rows), len(header))
+    else:
+        found = _quoted_rows(part.path, rows, delimiter, before)
+    for number, values in found:
+        where = f"{part.path}:{before + number}"
+        if len(values) != len(header):
             raise UserError(
                 f"{where}: {count(len(values), 'value')}, but {count(len(header), 'column')}; put "
                 f"a value that has {delimiter!r} or a line end in double quotes"
             )
+        yield row_document(where, spec, dict(zip(header, values, strict=True)))
+
+
+def _quoted_rows(
+    path: Path, lines: Iterator[str], delimiter: str, before: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of the first line of each row, from 1, and its values.
+
+    before: lines of the file before these, for errors.
+    """
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            where = f"{path}:{before + number}"
+            raise UserError(f"{where}: {error}; double a quote inside quotes") from None
+        if values is None:
+            return
         if values:
-            yield row_document(where, spec, dict(zip(header, values, strict=True)))
+            yield number, values
 
 
 def _header(path: Path, spec: SourceSpec, line: str) -> tuple[str, list[str]]:
     """Returns the delimiter with which a table has the columns that are read, and its columns."""
-    found = {d: next(csv.reader([line], delimiter=d), []) for d in _DELIMITERS}
     names = list(spec.columns)
+    if extension(path) == ".tsv" and names:
+        found = {TAB: line.removesuffix("\n").split(TAB)}
+    else:
+        delimiters = (TAB,) if extension(path) == ".tsv" else _DELIMITERS
+        found = {d: next(csv.reader([line], delimiter=d), []) for d in delimiters}
     for delimiter, values in found.items():
         header = names or values
         if len(header) == len(values) and set(column_names(spec)) <= set(header):

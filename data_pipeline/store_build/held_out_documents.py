@@ -38,13 +38,15 @@ def assign_splits(
     others and of those without text.
 
     The held-out documents of a source are those with the smallest hashes. Duplicate texts count
-    once: they share a hash and so stay in one split.
+    once: they share a hash and so stay in one split, in whatever sources they are. A source of
+    which nothing would be left to train on keeps all its texts in training.
     """
-    split = np.full(len(documents.hashes), _TRAIN, np.int8)
-    for source in range(sources):
-        own = kept & (documents.source == source)
-        distinct = np.unique(documents.hashes[own])
-        if held_out := held_out_count(len(distinct), share):
-            split[own & (documents.hashes <= distinct[held_out - 1])] = _HELD_OUT
+    own = [np.unique(documents.hashes[kept & (documents.source == s)]) for s in range(sources)]
+    smallest = [hashes[: held_out_count(len(hashes), share)] for hashes in own]
+    held_out = np.unique(np.concatenate([*smallest, np.zeros(0, documents.hashes.dtype)]))
+    for hashes in own:
+        if np.isin(hashes, held_out).all():
+            held_out = np.setdiff1d(held_out, hashes)
+    split = np.where(np.isin(documents.hashes, held_out), _HELD_OUT, _TRAIN).astype(np.int8)
     split[~kept | (documents.sentences == 0)] = NOWHERE
     return split

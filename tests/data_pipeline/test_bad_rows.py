@@ -256,3 +256,39 @@ def test_a_bucket_without_permission_is_one_line(
         server.faults.denied = frozenset({"secret"})
         message = error_of(f"{kind}:gs://secret/rows.{kind}")
     assert "cannot be read (no permission)" in message
+
+
+TABS = {
+    "quotes are text": (
+        'id\ttext\n1\tWell.\n2\t"Oh, well.\n3\tSo it ended."\n',
+        ["Well.", '"Oh, well.', 'So it ended."'],
+    ),
+    "a whole value in quotes is text": ('id\ttext\n1\t"Oh, well."\n', ['"Oh, well."']),
+    "commas are text": ("text\nWell, well, well.\n", ["Well, well, well."]),
+    "as pandas writes": (
+        'id\ttext\n1\t"He said ""no""."\n2\t"Two\n\nlines."\n3\t"A\ttab."\n',
+        ['He said "no".', "Two\n\nlines.", "A\ttab."],
+    ),
+    "a header in quotes": ('"id"\t"text"\n"1"\t"Oh, well."\n', ["Oh, well."]),
+    "blank lines": ("id\ttext\n\n1\tWell.\n\n2\tSo.\n", ["Well.", "So."]),
+    "quotes at the end": ('id\ttext\n1\t"Oh', ['"Oh']),
+}
+
+
+@pytest.mark.parametrize("form", TABS)
+def test_quotes_of_a_table_of_tabs(form: str, tmp_path: Path) -> None:
+    content, texts = TABS[form]
+    (tmp_path / "rows.tsv").write_text(content)
+    assert [d.text for d in documents(f"csv:{tmp_path}/rows.tsv")] == texts
+
+
+def test_tabs_separate_the_columns_of_a_tsv_without_a_header(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text('0\tWell, well.\n1\t"Oh\n')
+    spec = f"csv:{tmp_path}/rows.tsv,columns=label+text"
+    assert [d.text for d in documents(spec)] == ["Well, well.", '"Oh']
+
+
+def test_a_row_of_a_tsv_with_too_many_values_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text("id\ttext\n1\tWell.\n2\tA\ttab.\n")
+    with pytest.raises(UserError, match=r"rows\.tsv:3: 3 values, but 2 columns"):
+        documents(f"csv:{tmp_path}/rows.tsv")

@@ -128,6 +128,30 @@ def test_word_pieces_replace_pieces(pieces: Tokenizer) -> None:
 # --- runs ----------------------------------------------------------------------------------------
 
 
+BYTES = ["thistle missing mission cell excellent", "this mission was missing a cell"] * 9
+
+
+def test_new_entries_of_byte_level_bpe_have_a_space_before_them_where_a_word_begins() -> None:
+    old = Tokenizer.train([*BYTES, *["this is"] * 40], 280, model="byte_bpe")
+    new = Tokenizer.train(BYTES, 320, model="byte_bpe")
+    of = {
+        new.token(entry): [old.token(piece) for piece in given]
+        for entry, given in replaced(old, new).pieces.items()
+    }
+    assert of["\u0120thistle"][0] == "\u0120this"
+    assert of["cellen"] == ["cell", "en"]
+    inside = {entry: given for entry, given in of.items() if not entry.startswith("\u0120")}
+    assert len(inside) > 3
+    assert all("".join(given) == entry for entry, given in inside.items())
+
+
+def test_byte_level_bpe_and_pieces_share_entries_of_the_same_text(pieces: Tokenizer) -> None:
+    ours = Tokenizer.train(BYTES, 320, model="byte_bpe")
+    source = replaced(pieces, ours).source
+    shared = {ours.token(i): pieces.token(j) for i, j in enumerate(source) if j >= 0}
+    assert (shared["\u0120a"], shared["a"]) == ("\N{LOWER ONE EIGHTH BLOCK}a", "a")
+
+
 def store_of(folder: Path, *added: str, first: tuple[str, ...] = SPECIAL) -> TokenStore:
     """The documents of `small_store`, with other special ids and more entries."""
     words = [f"w{i}" for i in range(WORDS)]

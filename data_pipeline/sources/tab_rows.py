@@ -1,0 +1,55 @@
+"""Rows of a table of tabs, whether its quotes are text or enclose values.
+
+Both are written: files such as GLUE's have quotes as they are in the text; pandas and csv enclose a
+value that has a tab, a line end or a quote, and double the quotes in it.
+"""
+
+import csv
+from collections.abc import Iterator
+from itertools import chain, pairwise
+
+TAB = "\t"
+
+
+def tab_rows(lines: Iterator[str], width: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of the first line of each row, from 1, and its values; skips blank lines.
+
+    Quotes enclose values only where they must: where they are doubled inside, or where otherwise
+    there are more or fewer values than columns. So of two complete rows the first does not take the
+    second, even if its last value begins with a quote.
+
+    Args:
+        lines: without line ends.
+        width: the number of columns.
+    """
+    number, quotes, waiting = 1, 0, list[str]()
+    for line, following in pairwise(chain(lines, [None])):
+        if line is None:
+            return
+        waiting.append(line)
+        quotes += line.count('"')
+        first = waiting[0].split(TAB)
+        may_be_open = quotes % 2 and any(value.startswith('"') for value in first)
+        ends_before = following is None or len(first) == width == _width(following)
+        if may_be_open and not ends_before:
+            continue
+        if values := _enclosed("\n".join(waiting), width):
+            yield number, values
+        else:
+            yield from ((number + n, each.split(TAB)) for n, each in enumerate(waiting) if each)
+        number, quotes, waiting = number + len(waiting), 0, []
+
+
+def _width(line: str) -> int:
+    return len(line.split(TAB))
+
+
+def _enclosed(row: str, width: int) -> list[str] | None:
+    """Returns the values of a row of which quotes enclose some; None if its quotes are text."""
+    if '"' not in row or ('""' not in row and "\n" not in row and _width(row) == width):
+        return None
+    try:
+        values = next(csv.reader(row.splitlines(keepends=True), delimiter=TAB, strict=True))
+    except csv.Error:
+        return None
+    return values if len(values) == width else None
