@@ -45,8 +45,16 @@ def assign_splits(
     smallest = [hashes[: held_out_count(len(hashes), share)] for hashes in own]
     held_out = np.unique(np.concatenate([*smallest, np.zeros(0, documents.hashes.dtype)]))
     for hashes in own:
-        if np.isin(hashes, held_out).all():
-            held_out = np.setdiff1d(held_out, hashes)
-    split = np.where(np.isin(documents.hashes, held_out), _HELD_OUT, _TRAIN).astype(np.int8)
+        if _among(hashes, held_out).all():
+            held_out = held_out[~_among(held_out, hashes)]
+    split = np.full(len(documents.hashes), _TRAIN, np.int8)
+    split[_among(documents.hashes, held_out)] = _HELD_OUT
     split[~kept | (documents.sentences == 0)] = NOWHERE
     return split
+
+
+def _among(values: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """Returns which values are among some, in ascending order; in less memory than `np.isin`."""
+    if not len(some):
+        return np.zeros(len(values), bool)
+    return some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values

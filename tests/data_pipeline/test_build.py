@@ -146,6 +146,21 @@ def test_held_out_count(documents: int, share: float | None, held_out: int) -> N
     assert held_out_count(documents, share) == held_out
 
 
+def test_equal_texts_of_two_sources_stay_on_one_side(tmp_path: Path) -> None:
+    """Also where one source has few texts, of which all stay in training if none would be left."""
+    texts = [f"{letter} b c." for letter in LETTERS]
+    for name, chosen in (("all", texts), ("some", texts[:13]), ("few", sorted(texts)[:2])):
+        (tmp_path / name).mkdir()
+        for number, text in enumerate(chosen):
+            (tmp_path / name / f"{number}.txt").write_text(text)
+    sources = [parse_source(f"books:{tmp_path / n},name={n}") for n in ("few", "some", "all")]
+    store = build_store(sources, TOKENIZER, tmp_path / "store", held_out_share=0.5)
+    parts = {split: {str(d) for d in decoded(store, split)} for split in ("train", "held_out")}
+    assert len(parts["held_out"]) > 10
+    assert not parts["train"] & parts["held_out"]
+    assert {*store.train.document_source.tolist()} == {0, 1, 2}
+
+
 def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
     texts = ["\n".join(sentences_of(n)) for n in range(8)] * 2
     (tmp_path / "a.txt").write_text("\n\n".join(texts))

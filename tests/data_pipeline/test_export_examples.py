@@ -216,6 +216,17 @@ def test_an_interrupted_export_resumes_with_the_same_bytes(
     assert len(made) == len(files)
 
 
+def test_masks_whose_rate_changes_depend_on_the_batch_size(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    config = small_config(store).replace("phases[0].mask_rate", 0.4)
+    config = config.replace("phases[0].mask_rate_end", 0.1)
+    export(store, config, tmp_path / "out")
+    other = config.replace("phases[0].batch_size", 2 * config.phases[0].batch_size)
+    with pytest.raises(UserError, match=r"another config\.phase\.batch_size"):
+        export(store, other, tmp_path / "out")
+
+
 def test_what_cannot_be_exported_is_one_line(
     store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
