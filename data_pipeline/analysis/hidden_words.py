@@ -64,10 +64,9 @@ def hide_words(
     for draw in _draws(tokenizer, store.held_out, seed, range(1, longest + 1), of_pieces):
         if len(hidden) == count:
             break
-        tokens, (start, end) = draw.tokens, (draw.start, draw.end)
-        word, left = joined(tokens[start:end]), tokens[start - 1] if start else ""
-        mask = tokenizer.token(store.special.mask)
-        hidden.append(HiddenWord(joined(_masked(tokens, start, end, mask)), word, left))
+        left = tokenizer.token(draw.ids[draw.start - 1]) if draw.start else ""
+        sentence, word = _hidden(tokenizer, draw, tokenizer.token(store.special.mask))
+        hidden.append(HiddenWord(sentence, word, left))
     return hidden
 
 
@@ -100,17 +99,26 @@ def guess_text(tokenizer: Tokenizer, index: int) -> str:
     return tokenizer.decode([index]).strip() or tokenizer.token(index)
 
 
+def _hidden(tokenizer: Tokenizer, draw: _Draw, mask: str) -> tuple[str, str]:
+    """Returns a sentence with a mask in place of its drawn word, and the word."""
+    tokens, (start, end) = draw.tokens, (draw.start, draw.end)
+    if _space_of(tokens) == BYTE_SPACE:  # a character may be in several tokens
+        before, word, after = _texts(tokenizer, draw)
+        return f"{before}{mask}{after}", word
+    return joined(_masked(tokens, start, end, mask)), joined(tokens[start:end])
+
+
 def _texts(tokenizer: Tokenizer, draw: _Draw) -> tuple[str, str, str]:
-    """Returns the running text before a drawn word of one token, the word, and the text after."""
-    ids, tokens, place = draw.ids, draw.tokens, draw.start
+    """Returns the running text before a drawn word, the word, and the text after it."""
+    ids, tokens, (start, end) = draw.ids, draw.tokens, (draw.start, draw.end)
     if not _space_of(tokens):
-        text = as_text(joined(_masked(tokens, place, place + 1, _HERE)))
+        text = as_text(joined(_masked(tokens, start, end, _HERE)))
         before, _, after = text.partition(_HERE)
-        return before, tokens[place], after
+        return before, joined(tokens[start:end]), after
     before, word, after = (
-        tokenizer.decode(part).strip() for part in (ids[:place], [ids[place]], ids[place + 1 :])
+        tokenizer.decode(part).strip() for part in (ids[:start], ids[start:end], ids[end:])
     )
-    gaps = [" " * token.startswith(_SPACES) for token in [*tokens[place : place + 2], ""]]
+    gaps = [" " * token.startswith(_SPACES) for token in (tokens[start], *tokens[end:], "")]
     return before + gaps[0] * bool(before), word, gaps[1] + after
 
 
@@ -154,7 +162,7 @@ def sentence_tokens(
 ) -> list[str]:
     """Returns the tokens of a sentence; ends: of the first sentences, in tokens of the split."""
     start = ends[sentence] - split.sentence_lengths[sentence]
-    return [tokenizer.token(i) for i in split.tokens[start : ends[sentence]].tolist()]
+    return [tokenizer.readable(i) for i in split.tokens[start : ends[sentence]].tolist()]
 
 
 def joined(tokens: Sequence[str]) -> str:

@@ -11,9 +11,10 @@ from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
+from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE
 
 _CHUNK = 1 << 22  # tokens searched at once
-_WORD_START = "▁"  # of SentencePiece
+_WORD_STARTS = ("▁", BYTE_SPACE)  # of SentencePiece and of byte-level BPE
 _INSIDE = "##"  # of WordPiece
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
@@ -198,14 +199,15 @@ class Vocabulary:
     """Ids as readable text; control characters are replaced, to protect the terminal.
 
     Running text joins the pieces of a word; a piece after a special or predicted token keeps its
-    marker ("##" or "▁"), which shows how the pieces were joined.
+    marker ("##", "▁" or "Ġ"), which shows how the pieces were joined.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
-        entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
-        # With their markers ("##" or "▁").
+        entries = [tokenizer.readable(i) for i in range(tokenizer.vocab_size)]
+        # With their markers.
         self.entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
-        self._sentencepiece = any(entry.startswith(_WORD_START) for entry in entries)
+        starts = (mark for mark in _WORD_STARTS if any(e.startswith(mark) for e in entries))
+        self._word_start = next(starts, "")
         self.special = special
 
     def plain(self, index: int) -> tuple[str, bool]:
@@ -213,8 +215,8 @@ class Vocabulary:
         entry = self.entries[index]
         if index in self.special:
             return entry, True
-        if self._sentencepiece:
-            return entry.removeprefix(_WORD_START) or entry, entry.startswith(_WORD_START)
+        if start := self._word_start:
+            return entry.removeprefix(start) or entry, entry.startswith(start)
         return entry.removeprefix(_INSIDE) or entry, not entry.startswith(_INSIDE)
 
 

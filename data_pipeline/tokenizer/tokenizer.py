@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
+from tokenizers import decoders
 
 from bert_jax.data_pipeline.tokenizer import byte_level_bpe, fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens, with_prefix_space
@@ -27,6 +28,7 @@ from bert_jax.data_pipeline.tokenizer.json_file import (
 )
 from bert_jax.data_pipeline.tokenizer.word_starts import (
     BEGINS,
+    BYTE_SPACE,
     NEXT_BEGINS,
     find_word_starts,
     is_byte_level,
@@ -203,8 +205,7 @@ class Tokenizer:
                 Byte-level BPE then puts a space before each, so that it is the word in a text.
             split_special_tokens: see the attribute.
         """
-        spaced = in_words and is_byte_level(json.loads(self.json))
-        data = with_prefix_space(self.json) if spaced else self.json
+        data = with_prefix_space(self.json) if in_words and self._is_byte_level else self.json
         if data == self.json and split_special_tokens == self.split_special_tokens:
             return self
         return Tokenizer(data, name=self._name, split_special_tokens=split_special_tokens)
@@ -291,6 +292,20 @@ class Tokenizer:
         if entry is None or index >= self.vocab_size:
             raise IndexError(f"id {index} is outside the vocabulary of {self.vocab_size}")
         return entry
+
+    def readable(self, index: int) -> str:
+        """Returns the entry of an id as people read it: that of byte-level BPE as characters, with
+        the mark "Ġ" of a space before it; others as `token`. Bytes that are a part of a
+        character are "�"."""
+        entry = self.token(index)
+        if not self._is_byte_level or index in self.special:
+            return entry
+        text = decoders.ByteLevel().decode([entry.removeprefix(BYTE_SPACE)])
+        return BYTE_SPACE + text if entry.startswith(BYTE_SPACE) else text
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return is_byte_level(json.loads(self.json))
 
     def _errors(self) -> AbstractContextManager[None]:
         what = f"{self._name}: the tokenizers library failed"

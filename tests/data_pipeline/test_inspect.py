@@ -158,6 +158,22 @@ def test_sentencepiece_entries_are_joined_at_their_mark() -> None:
     assert words.plain(SPECIAL.cls) == ("[CLS]", True)
 
 
+def test_byte_level_entries_are_shown_as_characters() -> None:
+    text = "the caf\u00e9 \u2019s"
+    tokenizer = Tokenizer.train([text] * 9, 300, model="byte_bpe")
+    words = Vocabulary(tokenizer, tokenizer.special)
+    ids = tokenizer.encode_batch([text])[0].tolist()
+    shown = [words.plain(i) for i in ids]
+    joined = "".join(" " * space + piece for piece, space in shown).strip()
+    assert joined.startswith("the caf")
+    assert "\u00c3" not in joined
+    assert any(words.entries[i] == "\u0120the" for i in ids)
+    assert words.plain(tokenizer.special.cls) == ("[CLS]", True)
+    of_bytes = {tokenizer.token(i): words.plain(i) for i in range(tokenizer.vocab_size)}
+    assert of_bytes["\u0120caf\u00c3\u00a9"] == ("caf\u00e9", True)
+    assert of_bytes["\u00c3"] == ("\ufffd", False)
+
+
 def test_an_epoch_counts_every_row_once(store: TokenStore) -> None:
     config = small_config(store)
     batches = phase_batches(config, store, store.train, config.phases[0])

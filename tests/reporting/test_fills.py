@@ -88,6 +88,24 @@ def test_whatever_the_vocabulary_the_same_words_of_pieces_are_hidden(tmp_path: P
     assert {word for _, word in hidden[0]} == set(re.findall(r"\w+", " ".join(sentences)))
 
 
+@pytest.mark.parametrize("of_pieces", [False, True])
+def test_sentences_of_byte_level_bpe_are_characters(tmp_path: Path, of_pieces: bool) -> None:
+    text = "she said \u201cit\u2019s a caf\u00e9\u201d to me"
+    tokenizer = Tokenizer.train([text] * 9, 300, model="byte_bpe")
+    document = StoredDocument(tokenizer.encode_batch([text] * 9))
+    store = write_store(
+        tmp_path / "store",
+        tokenizer=tokenizer,
+        train=[document],
+        held_out=[document],
+        sources=("wiki",),
+    )
+    drawn = hide_words(store, seed=0, count=9, longest=60, of_pieces=of_pieces)
+    assert {each.sentence.replace("[MASK]", each.word) for each in drawn} == {text}
+    assert {each.word for each in drawn} <= {*re.findall(r"\w+", text)}
+    assert any(each.left.startswith("\u0120") for each in drawn)
+
+
 def test_a_draw_is_fixed_by_its_seed_and_a_prefix_of_a_longer_one(store: TokenStore) -> None:
     longer = hide_words(store, seed=1, count=3, longest=30)
     assert len(longer) == 3
