@@ -70,7 +70,8 @@ def main() -> None:
     options = parser.parse_args()
     harness.at_least_one(options, "seeds", "at_once")
     for name in harness.some_of("tasks", options.tasks, task_runs.TASKS):
-        points = measure(options, name)
+        if not (points := measure(options, name)):
+            continue
         text = table(name, points)
         print(text, flush=True)
         (options.out / f"{name}.md").write_text(text)

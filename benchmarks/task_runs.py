@@ -173,10 +173,16 @@ def write_sentences(folder: Path | None, out: Path) -> list[Path]:
 
 
 def absolute(source: str) -> str:
-    from bert_jax.workdir.layout import split_step
+    """Returns the absolute path of a model, of a run with the step of its newest checkpoint: what
+    is trained further is another model, with results of its own."""
+    from bert_jax.checkpoint.catalog import complete_steps
+    from bert_jax.workdir.layout import Workdir, split_step
 
     path, step = split_step(source)
-    return str(Path(path).resolve()) + (f"@{step}" if step is not None else "")
+    workdir = Workdir.open(Path(path).resolve())
+    if step is None and workdir.is_run():
+        step = max(complete_steps(workdir.checkpoints), default=None)
+    return str(workdir.path) + (f"@{step}" if step is not None else "")
 
 
 def random_weights(source: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from bert_jax.data_pipeline.sources.documents import Content, write
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store_build import build, vocabulary
 from bert_jax.data_pipeline.text.sentences import check_language
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.storage.outputs import check_output
@@ -31,6 +32,7 @@ def build_store(
     vocab_size: int = 30_522,
     algorithm: Algorithm = "wordpiece",
     lowercase: bool = True,
+    special_tokens: SpecialTokens = "modernbert",
     field: str = "text",
     name: str = "documents",
     language: str = "en",
@@ -45,11 +47,12 @@ def build_store(
 
     Args:
         documents: any iterable, read once: strings, of which every line is a paragraph, lists of
-            sentences, or mappings that hold one of these in `field`.
+            sentences, or mappings that hold one of these, or None, in `field`.
         out: folder of the store.
         tokenizer: a tokenizer, the path of a tokenizer.json, a vocab.txt or a SentencePiece
             .model, or hf:OWNER/NAME, that of a model on the hub. None trains one on the documents.
         vocab_size, algorithm, lowercase: of a trained tokenizer; little text yields fewer entries.
+        special_tokens: of a trained byte-level BPE, "modernbert" or "roberta".
         field: key of the text in a mapping.
         name: name of the source, used in the names of metrics.
         language: ISO 639 code, for the sentence splitter.
@@ -71,7 +74,12 @@ def build_store(
     with _written(documents, out, name, language, field) as source:
         if tokenizer is None:
             tokenizer = vocabulary.train_tokenizer(
-                [source], vocab_size, model=algorithm, lowercase=lowercase, progress=progress
+                [source],
+                vocab_size,
+                model=algorithm,
+                lowercase=lowercase,
+                special_tokens=special_tokens,
+                progress=progress,
             )
         return build.build_store(
             [source],

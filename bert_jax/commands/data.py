@@ -41,6 +41,10 @@ def _text_of(text: str, values: flags.FlagValues) -> list[Path]:
 
 
 def _sources(values: flags.FlagValues) -> "list[SourceSpec]":
+    kinds = {text.partition(":")[0] for text in values.source}
+    for flag, kind in (("data_dir", "tfds"), ("allow_partial", "hf")):
+        if values[flag].present and kind not in kinds:
+            raise UsageError(f"--{flag} is for sources {kind}:…, and there is none; leave it out")
     return [_source(text, values) for text in values.source]
 
 
@@ -130,6 +134,10 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
+    if shard and values.held_out_share is not None:
+        raise UsageError("--held_out_share is decided at the merge; give it with --merge instead")
+    if values.cased and Path(values.tokenizer).suffix in (".json", ".model"):
+        raise UsageError(f"--cased is for a vocab.txt; {values.tokenizer} says it: leave it out")
     from bert_jax.convert.model_folders import load_tokenizer
     from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 

@@ -90,6 +90,7 @@ def _text(document: Content, field: str, where: str) -> Text:
             keys = ", ".join(map(repr, document)) or "no key"
             raise UserError(f"{where} has no key {field!r}; give field=… (it has {keys})")
         text, where = document[field], f"{where}[{field!r}]"
+        text = "" if text is None else text  # as the other readers of rows
     is_list = isinstance(text, list | tuple) and all(isinstance(part, str) for part in text)
     if not is_list and not isinstance(text, str):
         raise UserError(

@@ -178,9 +178,13 @@ def test_a_merge_names_the_shards_that_are_missing(
         ("--shard=0/16", "--shard=0/16: the first number must be between 1 and 16"),
         ("--shard=3", "--shard=3: must be I/N, such as 17/96"),
         ("--shard=1/2 --merge", "--shard and --merge exclude each other"),
+        ("--shard=1/2 --held_out_share=0.4", "--held_out_share is decided at the merge; give it"),
+        ("--cased", "says it: leave it out"),
+        ("--data_dir=nowhere", "--data_dir is for sources tfds:…, and there is none; leave it out"),
+        ("--allow_partial", "--allow_partial is for sources hf:…, and there is none; leave it out"),
     ],
 )
-def test_shard_numbers(
+def test_flags_of_a_build_that_do_not_fit(
     corpus: list[str],
     tmp_path: Path,
     flag: str,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from small_task import DEV, TRAIN, write_task
 
+from bert_jax.checkpoint import catalog
 from bert_jax.config.config_files import load
 from bert_jax.configs.ablations import RANDOM_WORDS
 from bert_jax.training.word_start import is_counted
@@ -206,3 +207,27 @@ def test_more_runs_at_once_than_cores_is_one_line(
     with pytest.raises(SystemExit):
         list(task_runs.run_all([], tmp_path, 100_000))
     assert "error: --at_once=100000: there are " in capsys.readouterr().err
+
+
+def test_a_run_that_is_trained_further_is_another_model(tmp_path: Path) -> None:
+    for step in (5, 10):
+        folder = tmp_path / "run" / "checkpoints" / str(step)
+        folder.mkdir(parents=True)
+        (folder / catalog.MARKER).touch()
+        assert task_runs.absolute(f"{tmp_path}/run") == f"{tmp_path}/run@{step}"
+    assert task_runs.absolute(f"{tmp_path}/run@5") == f"{tmp_path}/run@5"
+    (tmp_path / "model").mkdir()
+    assert task_runs.absolute(f"{tmp_path}/model") == f"{tmp_path}/model"
+
+
+def test_a_task_with_fewer_rows_has_no_curve_and_the_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(task_runs, "find_task", lambda *about: asked.append(about[1]))
+    monkeypatch.setattr(task_runs, "run_all", lambda *about: [])
+    words = [f"--pretrained={tmp_path}", f"--out={tmp_path}", "--tasks=cola,sst2", "--rows=9"]
+    monkeypatch.setattr(sys, "argv", ["label_efficiency.py", *words, "--seeds=1"])
+    label_efficiency.main()
+    assert asked == ["cola", "sst2"]
+    assert "# cola has fewer than 9 rows" in capsys.readouterr().out
