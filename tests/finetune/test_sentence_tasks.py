@@ -201,6 +201,8 @@ def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:
     assert alone == {"accuracy": None, "mrr": None}
     same = np.ones_like(vectors)  # of a model that says nothing
     assert [one.rank for one in sentence_metrics.ranked(texts, same)] == [2, 2, 3]
+    copies = np.array([[1, 2], [1, 3], [4, 3]])  # the last one's positive is that of 1, too
+    assert [one.rank for one in sentence_metrics.ranked(copies, same)] == [0, 0, 2]
 
 
 @pytest.mark.slow
@@ -239,6 +241,11 @@ def test_a_run_writes_a_folder_with_its_vectors(
     words = ["predict", f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={out}"]
     assert cli.main(words) == 0
     assert len(out.read_text().splitlines()) == 1 + TRAIN
+    source = tmp_path / "empty.tsv"
+    source.write_text("anchor\tpositive\n")
+    words = ["predict", f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={out}"]
+    assert cli.main([*words, "--overwrite"]) == 0
+    assert out.read_text().splitlines() == ["index\tprediction"]
     words = ["evaluate", f"--workdir={tmp_path / 'run'}", f"--per_example={tmp_path / 'x.npz'}"]
     assert cli.main(words) == 1
     assert "compares examples, so that none has a loss of its own" in capsys.readouterr().err

@@ -81,7 +81,7 @@ class SentencePairs(SentenceTask):
         for chosen in batches:
             own, index = texts[chosen], np.arange(len(chosen))
             for rows in (index[:1], index):  # the first has a negative in nearly every batch
-                if (is_candidate(own[rows, :2], own, rows, np).sum(1) > 1).any():
+                if (is_candidate(own[rows, 0], own, rows, np).sum(1) > 1).any():
                     break
             else:
                 _refuse(examples, chosen, len(texts))
@@ -92,6 +92,8 @@ class SentencePairs(SentenceTask):
     def predictions(
         self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[Ranked]:
+        if not len(logits):
+            return []
         return sentence_metrics.ranked(prepared.targets.of_examples["texts"], np.stack(logits))
 
     def compute_metrics(
