@@ -169,7 +169,7 @@ class Model:
         if pooling is not None:
             check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
-        prompt = self._prompt(prompt_name)
+        prompt = self.prompt(prompt_name)
         texts = [f"{prompt}{text}" for text in _listed(texts)]
         if self.sentence and pooling is None:
             return self._encoded(texts, self.sentence, chosen, batch_size, prompt)
@@ -221,9 +221,9 @@ class Model:
                 out[text] = vector[: sentence.dimensions]
         return np.stack(out) if out else np.zeros((0, sentence.width), np.float32)
 
-    def _prompt(self, name: str | None) -> str:
-        """Returns the prompt of this name, or the folder's default; UserError if it has none, or
-        one after which there is no room for a text."""
+    def prompt(self, name: str | None = None) -> str:
+        """Returns the folder's prompt of this name, or its default one, or ""; UserError if it has
+        none of this name, or one after which there is no room for a text."""
         prompts = self.sentence.prompts if self.sentence else {}
         if name is not None and name not in prompts:
             raise UserError(f"prompt_name={name!r}: not in the folder{nearest(name, prompts)}")

@@ -11,6 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.api.embed import Settings, embed
 from bert_jax.api.vector_evaluation import evaluate_scored_pairs, load_model
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
@@ -211,6 +212,16 @@ def test_a_run_has_the_vectors_of_its_export(tokenizer, tmp_path):
     assert found.notes == [
         f"{workdir}@2: {read}; trained on examples of up to 24", f"{tmp_path}/out: {read}",
     ]  # fmt: skip
+
+
+def test_texts_that_are_cut_after_a_prompt_are_counted(folder: Path, tmp_path: Path) -> None:
+    """The second text fills the row without a prompt."""
+    model, lines = bert_jax.load(folder), tmp_path / "lines.txt"
+    room = (model.longest - 2) // (len(model.tokens("hello")[0].ids) - 2)
+    lines.write_text(f"hello\n{'hello ' * room}\n")
+    for prompt, cut in ((None, ""), ("query", "; 1 text cut to the model's longest row")):
+        told = embed(folder, lines, tmp_path / f"{prompt}.npy", Settings(prompt=prompt))
+        assert told.endswith(f"2 vectors of 32 numbers{cut}")
 
 
 def test_a_prompt_that_is_not_there_is_one_line(folder):
