@@ -298,6 +298,26 @@ def test_the_relevance_of_another_split_is_read_if_it_is_asked_for_or_alone(tmp_
         read_retrieval(data)
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "split"),
+    [
+        ("queries.jsonl", "queries.tsv", None),
+        ("corpus.jsonl", "corpus.csv", None),
+        ("qrels/test.tsv", "qrels/test.csv", None),
+        ("qrels/test.tsv", "qrels/test.csv", "test"),
+        ("qrels/test.tsv", "qrels.tsv", None),
+    ],
+)
+def test_two_files_of_one_thing_are_refused(name, other, split, tmp_path):
+    data = write_beir(tmp_path / "beir")
+    (data / other).write_text("x\n")
+    what = name.partition("/")[0].partition(".")[0]
+    with pytest.raises(UserError) as raised:
+        read_retrieval(data, split)
+    assert f"may both be its {what}; move one away" in str(raised.value)
+    assert {name, other} <= {*str(raised.value).split()}
+
+
 def test_ids_may_be_numbers_and_a_title_may_be_missing(tmp_path):
     data = tmp_path / "beir"
     (data / "qrels").mkdir(parents=True)

@@ -87,6 +87,17 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
         ),
         (
             "sentence_pairs",
+            PAIRS.replace("negative", "negative_1_text"),
+            "'negative_1_text' is nearly 'negative'",
+        ),
+        (
+            "sentence_pairs",
+            PAIRS.replace("negative", "positive_2"),
+            "column 'positive_2' is not read, as a row has one positive; write a row for each",
+        ),
+        ("sentence_pairs", PAIRS.replace("negative", "positives"), "'positives' is not read"),
+        (
+            "sentence_pairs",
             SCORES,
             "its columns sentence1, sentence2, score are those of scored_pairs, not of "
             "sentence_pairs; set --config.task.name=scored_pairs",
@@ -118,6 +129,11 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, message
     [
         ("rte", {"task__passage_prompt": "p: "}, "task.passage_prompt=p:  has no effect for rte"),
         ("scored_pairs", {"task__directions": "both"}, "config.task.directions=both has no effect"),
+        (
+            "scored_pairs",
+            {"task__scale": 30.0},
+            "config.task.scale=30.0 has no effect with config.task.loss=cosine; set loss=cosent",
+        ),
         ("rte", {"task__pooling": "max"}, "config.task.pooling=max has no effect without"),
         ("sentence_pairs", {"task__layers": "-1"}, "config.task.layers=-1 freezes the encoder"),
         (

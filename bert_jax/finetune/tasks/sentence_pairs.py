@@ -23,8 +23,10 @@ from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
 _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
-# hard_negative, negatives, neg_1
-_ALIKE: Final = re.compile(r"(?:.*[\W_])?neg(?:ative)?s?(?:[\W_]?\d+)?", re.IGNORECASE)
+_END: Final = r"(?:[\W_]?\d+)?(?:[\W_]?(?:text|passage|document|doc|sentence))?"
+# hard_negative, negatives, neg_1, negative_1_text
+_ALIKE: Final = re.compile(rf"(?:.*[\W_])?neg(?:ative)?s?{_END}", re.IGNORECASE)
+_SECOND: Final = re.compile(rf"positives?{_END}|pos[\W_]?\d+", re.IGNORECASE)
 
 
 class SentencePairs(SentenceTask):
@@ -48,6 +50,11 @@ class SentencePairs(SentenceTask):
             raise UserError(
                 f"{path}: column {wrong!r} is nearly 'negative'; rename it to that, or to "
                 "negative_1 and so on, or to something else"
+            )
+        if second := next((name for name in others if _SECOND.fullmatch(name)), None):
+            raise UserError(
+                f"{path}: column {second!r} is not read, as a row has one positive; write a row "
+                "for each, or rename the column to something else"
             )
         return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
 
