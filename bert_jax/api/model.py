@@ -31,6 +31,7 @@ from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.labeled_examples import Question, Words
 from bert_jax.finetune.tasks.multiple_choice import Choices
 from bert_jax.finetune.tasks.qa import Answers
+from bert_jax.finetune.tasks.task_kinds import kind_of_model
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.known_objectives import with_heads
@@ -414,11 +415,11 @@ class Model:
     def _predictor_of(self, *kinds: str) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
+            kind_of_model(self.config, makes_vectors=self.sentence is not None)
             self._predictor = Predictor(self.config, self.params, self.tokenizer, self.pad)
-        if self._predictor.kind.name not in kinds:
+        if (own := self._predictor.kind.name) not in kinds:
             raise UserError(
-                f"the model has a {self._predictor.kind.name} head; give one with a "
-                f"{' or '.join(kinds)} head"
+                f"the model has a {own} head; give one with a {' or '.join(kinds)} head"
             )
         return self._predictor
 

@@ -19,6 +19,7 @@ from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks import sentence_metrics
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.task_kinds import KINDS
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.workdir.layout import Workdir
@@ -221,6 +222,27 @@ def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:
     assert [one.rank for one in sentence_metrics.ranked(copies, same)] == [0, 0, 2]
 
 
+def test_a_lone_held_out_positive_is_said_to_rank_nothing() -> None:
+    """A hard negative is enough, and labels are those of a kind that has them."""
+    found = {}
+    for name, texts, label in (
+        ("sentence_pairs", ("a", "b"), None),
+        ("sentence_pairs", ("a", "b", "c"), None),
+        ("store_pairs", ("a", "b"), None),
+        ("scored_pairs", ("a", "b"), 1.0),
+    ):
+        examples = Examples("", name, (), (Example("0", texts, label, 2),) * 2, {})
+        found[name, len(texts)] = KINDS[name].useless(examples)
+    told = "all held-out pairs have one positive, so that nothing is ranked; "
+    remedy = "give more pairs, or others by config.task.held_out"
+    assert [*found.values()] == [
+        f"{told}{remedy}",
+        "",
+        f"{told}build the store with more text",
+        "all held-out labels are the same",
+    ]
+
+
 @pytest.mark.slow
 def test_a_run_writes_a_folder_with_its_vectors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -265,6 +287,17 @@ def test_a_run_writes_a_folder_with_its_vectors(
     words = ["evaluate", f"--workdir={tmp_path / 'run'}", f"--per_example={tmp_path / 'x.npz'}"]
     assert cli.main(words) == 1
     assert "compares examples, so that none has a loss of its own" in capsys.readouterr().err
+    assert cli.main(words[:2]) == 1
+    wanted = (
+        f"`bert-jax evaluate --model={tmp_path / 'run'}` with --scored_pairs=… or --retrieval=…"
+    )
+    assert wanted in capsys.readouterr().err
+    words = ["predict", f"--model={tmp_path / 'out'}", f"--input={source}", f"--out={out}"]
+    assert cli.main([*words, "--overwrite"]) == 1
+    wanted = "has no head of a task; give the workdir of the run that it was exported from"
+    assert wanted in capsys.readouterr().err
+    with pytest.raises(UserError, match=wanted):
+        model.predict("dal")
 
 
 @pytest.mark.slow

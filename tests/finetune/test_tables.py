@@ -16,7 +16,6 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import conll, qa, squad, table
 from bert_jax.finetune.tasks.question_task import QUESTION_ANSWERING
 from bert_jax.finetune.tasks.table import Columns
-from bert_jax.finetune.tasks.task_kinds import KINDS
 
 
 def made(tmp_path: Path, name: str, text: str) -> Path:
@@ -124,32 +123,6 @@ def test_labels_of_a_model_are_found_as_they_are_written_first(tmp_path: Path) -
     path = made(tmp_path, "a.tsv", "text\tlabel\nA\t1.0\nB\t1\nC\t1.00\n")
     examples = table.read_table(path, Columns("text", label="label"), labels=["1.0", "1"]).examples
     assert [example.label for example in examples] == [0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("typed", "names"),
-    [
-        (["yes", "-", "no"], ("no", "yes")),
-        (["+", "-", "+"], ("+", "-")),
-        (["2", "-1", "0", "1"], ("0", "1", "2")),
-        (["1", "-1", "0"], ("-1", "0", "1")),
-    ],
-)
-def test_rows_without_a_gold_label_are_left_out(
-    typed: list[str], names: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Also in a file whose labels are known."""
-    rows = "".join(f"a\tb\t{label}\n" for label in typed)
-    path = made(tmp_path, "a.tsv", f"sentence1\tsentence2\tlabel\n{rows}")
-    columns = Columns("sentence1", "sentence2", label="label")
-    task = TaskConfig(name="labeled_pairs", data=str(path), held_out=str(path))
-    found = [*KINDS["labeled_pairs"].read(task), table.read_table(path, columns)]
-    found.append(table.read_table(path, columns, labels=names))
-    left = len(typed) - len(names) if len(set(typed)) > len(names) else 0
-    for examples in found:
-        assert examples.labels == names
-        assert len(examples.examples) == len(typed) - left
-        assert examples.dropped == ({"no gold label": left} if left else {})
 
 
 def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class SentencePairs(SentenceTask):
 
     name = "sentence_pairs"
     objectives = (IN_BATCH_NEGATIVES.name,)
+    remedy = "give more pairs, or others by config.task.held_out"
     own_settings = (*SentenceTask.own_settings, "passage_prompt", "directions", "scale")
 
     def columns(
@@ -64,6 +65,12 @@ class SentencePairs(SentenceTask):
 
     def labels(self, examples: Examples) -> list[str]:
         return [one.texts[1] for one in examples.examples]
+
+    def useless(self, examples: Examples) -> str:
+        texts = {one.texts[1:] for one in examples.examples}
+        if len(texts) != 1 or len(*texts) > 1:  # negatives are ranked, too
+            return ""
+        return f"all held-out pairs have one positive, so that nothing is ranked; {self.remedy}"
 
     def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
         return (task.query_prompt, *[task.passage_prompt] * (texts - 1))
