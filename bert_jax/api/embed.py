@@ -111,7 +111,8 @@ def embed(
         found = next(parts.glob(f"{number:08}-*"), None)
         if found is None:
             wanted = settings.spans or settings.pooling == "none"
-            tokens = loaded.tokens([line.text for line in block], spans=wanted)
+            prompt = "" if wanted else loaded.prompt(settings.prompt)
+            tokens = loaded.tokens([f"{prompt}{line.text}" for line in block], spans=wanted)
             shorter = sum(text.cut > 0 for text in tokens)
             found = parts / f"{number:08}-{shorter}{out.suffix}"
             made = _vectors(loaded, lines, block, tokens, settings)

@@ -31,6 +31,7 @@ from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.labeled_examples import Question, Words
 from bert_jax.finetune.tasks.multiple_choice import Choices
 from bert_jax.finetune.tasks.qa import Answers
+from bert_jax.finetune.tasks.task_kinds import kind_of_model
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.known_objectives import with_heads
@@ -169,7 +170,7 @@ class Model:
         if pooling is not None:
             check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
-        prompt = self._prompt(prompt_name)
+        prompt = self.prompt(prompt_name)
         texts = [f"{prompt}{text}" for text in _listed(texts)]
         if self.sentence and pooling is None:
             return self._encoded(texts, self.sentence, chosen, batch_size, prompt)
@@ -221,9 +222,9 @@ class Model:
                 out[text] = vector[: sentence.dimensions]
         return np.stack(out) if out else np.zeros((0, sentence.width), np.float32)
 
-    def _prompt(self, name: str | None) -> str:
-        """Returns the prompt of this name, or the folder's default; UserError if it has none, or
-        one after which there is no room for a text."""
+    def prompt(self, name: str | None = None) -> str:
+        """Returns the folder's prompt of this name, or its default one, or ""; UserError if it has
+        none of this name, or one after which there is no room for a text."""
         prompts = self.sentence.prompts if self.sentence else {}
         if name is not None and name not in prompts:
             raise UserError(f"prompt_name={name!r}: not in the folder{nearest(name, prompts)}")
@@ -414,11 +415,11 @@ class Model:
     def _predictor_of(self, *kinds: str) -> Predictor:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
+            kind_of_model(self.config, makes_vectors=self.sentence is not None)
             self._predictor = Predictor(self.config, self.params, self.tokenizer, self.pad)
-        if self._predictor.kind.name not in kinds:
+        if (own := self._predictor.kind.name) not in kinds:
             raise UserError(
-                f"the model has a {self._predictor.kind.name} head; give one with a "
-                f"{' or '.join(kinds)} head"
+                f"the model has a {own} head; give one with a {' or '.join(kinds)} head"
             )
         return self._predictor
 

@@ -72,8 +72,8 @@ def _define_model(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_enum("pairs_method", _METHODS[0], _METHODS, method, flag_values=values)
     pairs = (
-        "for --model: .tsv, .csv or .jsonl file with the columns sentence1, sentence2 and score, "
-        "or GLUE's folder of STS-B"
+        "for --model: .tsv, .csv, .jsonl or .parquet file with the columns sentence1, sentence2 "
+        "and score, or GLUE's folder of STS-B"
     )
     define_input(values, "scored_pairs", pairs)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"

@@ -11,7 +11,7 @@ from bert_jax.convert.sources import read_model
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.find_model import find_model
 from bert_jax.finetune.predictor import Predictor
-from bert_jax.finetune.tasks.task_kinds import kind_of
+from bert_jax.finetune.tasks.task_kinds import kind_of, kind_of_model
 from bert_jax.runtime.console import console
 from bert_jax.storage import hub
 from bert_jax.storage.outputs import OutputKind, check_apart, check_output, write_output
@@ -54,6 +54,7 @@ def predict(
     read = read_model(found)
     try:
         of_run = kind_of(config.task) if config and config.task.name else None
+        kind_of_model(read.config, makes_vectors=bool(read.sentence_parts))
         predictor = Predictor(read.config, read.params, read.tokenizer, kind=of_run)
         kind = predictor.kind
         kind.check_flags([*settings, *more])

@@ -204,8 +204,8 @@ class TaskData:
 
     def warn(self, config: Config) -> None:
         """Warns of held-out examples of one class, with which no metric means anything."""
-        if len(set(self.held_out.labels)) == 1:
-            logger.warning(f"{self.held_out.examples.path}: all held-out labels are the same")
+        if problem := self.kind.useless(self.held_out.examples):
+            logger.warning(f"{self.held_out.examples.path}: {problem}")
 
     def check(self) -> None:
         """Everything was read into memory."""

@@ -9,7 +9,7 @@ must be the same model.
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import TaskModelConfig
@@ -56,13 +56,17 @@ class _Model:
     @property
     def digest(self) -> str:
         """The digest of all that its outputs for a text depend on."""
-        parts = {
+        parts: dict[str, Any] = {
             "weights": arrays_digest(self.read.params),
             "tokenizer": self.read.tokenizer.digest,
             "order": self.order,
             "length": self.length,
             "windows": [self.task.stride, self.task.max_question],
         }
+        head = self.read.config.head if isinstance(self.read.config, TaskModelConfig) else None
+        if head and head.vectors:
+            prompts = [self.task.query_prompt, self.task.passage_prompt]
+            parts["vectors"] = [head.pooling, head.vectors.normalize, *prompts]
         return json_digest(parts)
 
 
@@ -162,7 +166,7 @@ def find_teacher(
 
 def _order(read: ReadModel, kind: TaskKind, labels: Sequence[str]) -> tuple[int, ...]:
     """Returns `_Model.order`; UserError if the teacher has outputs of another kind or others."""
-    kind_of_model(read.config)
+    kind_of_model(read.config, makes_vectors=bool(read.sentence_parts))
     assert isinstance(read.config, TaskModelConfig)
     head, wanted = read.config.head, OBJECTIVES[kind.objectives[0]]
     if (trained := task_of(head)) != wanted.name:

@@ -34,34 +34,44 @@ from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.partition import constrain_batch
 
 
-def is_candidate(own_Rx2: Any, all_MxC: Any, index_R: Any, xp: Any = jnp) -> Any:
+def is_candidate(anchor_R: Any, all_MxC: Any, index_R: Any, xp: Any = jnp) -> Any:
     """Returns which candidates an anchor has, bool [R, M·(C - 1)]: the positives of all examples,
     then each column of negatives.
 
-    Its own positive is always one. No other text is one that equals this positive or the anchor,
-    and no positive of an example with the same anchor. An empty slot has no candidates.
+    Its own positive is always one. No other text is one that equals the anchor, or a positive of
+    any example with the same anchor. An empty slot has no candidates.
 
     Args:
-        own_Rx2: numbers of the anchor and the positive, equal for equal texts.
+        anchor_R: numbers of the anchors, equal for equal texts.
         all_MxC: those of all texts of all examples, 0 where there is none.
         index_R: each example among all.
         xp: the module of the arrays, jax.numpy or numpy.
     """
-    (M, C), (anchor_Rx1, positive_Rx1) = all_MxC.shape, (own_Rx2[:, :1], own_Rx2[:, 1:2])
-    text_1xK, place_1xK = all_MxC[:, 1:].T.reshape(1, -1), xp.arange(M * (C - 1))[None]
-    found = (text_1xK > 0) & (text_1xK != positive_Rx1) & (text_1xK != anchor_Rx1)
-    other_anchor_RxM = anchor_Rx1 != all_MxC[:, 0][None]
-    found &= xp.tile(other_anchor_RxM, (1, C - 1)) | (place_1xK >= M)
-    return found | (index_R[:, None] == place_1xK)
+    anchor_Rx1, text_K = anchor_R[:, None], all_MxC[:, 1:].T.reshape(-1)
+    known_RxK = _is_pair(anchor_Rx1, text_K, all_MxC[:, 0], all_MxC[:, 1], xp)
+    found = (text_K > 0)[None] & (text_K[None] != anchor_Rx1) & ~known_RxK
+    return found | (index_R[:, None] == xp.arange(len(text_K))[None])
 
 
-def is_anchor(own_Rx2: jax.Array, all_MxC: jax.Array, index_R: jax.Array) -> jax.Array:
-    """Returns which anchors a positive chooses from, bool [R, M]: its own, and those whose text
-    equals neither of its example, and whose positive is another text; as `is_candidate`."""
-    anchor_M, positive_M = all_MxC[None, :, 0], all_MxC[None, :, 1]
-    found = (anchor_M > 0) & (anchor_M != own_Rx2[:, :1]) & (anchor_M != own_Rx2[:, 1:2])
-    found &= positive_M != own_Rx2[:, 1:2]
-    return found | (index_R[:, None] == jnp.arange(len(all_MxC))[None])
+def is_anchor(positive_R: jax.Array, all_MxC: jax.Array, index_R: jax.Array) -> jax.Array:
+    """Returns which anchors a positive chooses from, bool [R, M]: its own, and those that equal
+    neither this positive nor an anchor of any example with the same positive; as `is_candidate`."""
+    positive_Rx1, anchor_M = positive_R[:, None], all_MxC[:, 0]
+    known_RxM = _is_pair(positive_Rx1, anchor_M, all_MxC[:, 1], anchor_M, jnp)
+    found = (anchor_M > 0)[None] & (anchor_M[None] != positive_Rx1) & ~known_RxM
+    return found | (index_R[:, None] == jnp.arange(len(anchor_M))[None])
+
+
+def _is_pair(own_Rx1: Any, text_K: Any, own_M: Any, other_M: Any, xp: Any) -> Any:
+    """Returns whether any example has an own text and another one as its pair, bool [R, K], without
+    an array [M, K]: counts, of the examples in the order of `other`, those with the own text."""
+    order_M = xp.argsort(other_M)
+    count_RxM = xp.cumsum(own_Rx1 == own_M[order_M][None], 1, dtype=xp.int32)
+    before = xp.concatenate([xp.zeros_like(count_RxM[:, :1]), count_RxM], 1)
+    first_K, end_K = (
+        xp.searchsorted(other_M[order_M], text_K, side=side) for side in ("left", "right")
+    )
+    return before[:, end_K] > before[:, first_K]
 
 
 def choice_loss(
@@ -88,9 +98,9 @@ def _sums(vectors: Vectors, batch: Batch, corpus: Corpus) -> dict[str, jax.Array
     index_R = global_row_offset(R) + jnp.arange(R)
     # (what chooses, the candidates, which are allowed), by direction
     y_KxD = y_MxCxD[:, 1:].swapaxes(0, 1).reshape(-1, D)
-    ways = [(x_RxCxD[:, 0], y_KxD, is_candidate(own_RxC[:, :2], all_MxC, index_R))]
+    ways = [(x_RxCxD[:, 0], y_KxD, is_candidate(own_RxC[:, 0], all_MxC, index_R))]
     if settings.directions == "both":
-        allowed_RxM = is_anchor(own_RxC[:, :2], all_MxC, index_R)
+        allowed_RxM = is_anchor(own_RxC[:, 1], all_MxC, index_R)
         ways.append((x_RxCxD[:, 1], y_MxCxD[:, 0], allowed_RxM))
     loss_R, even_R, correct_R = jnp.zeros(R), jnp.zeros(R), None
     for x_RxD, y, allowed in ways:

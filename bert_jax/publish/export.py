@@ -293,7 +293,7 @@ def _export_model(
             params = {name: part for name, part in params.items() if name != head}
             optimizer = optimizer and optimizer.without(head)
         task = card.task and dataclasses.replace(card.task, labels=())
-        card = dataclasses.replace(card, objectives=(), vectors=sentence.titles, task=task)
+        card = dataclasses.replace(card, objectives=(), sentence=sentence, task=task)
     layout = find_layout(model_config)
     _, others = names.groups_by_file(params, layout)
     if others:

@@ -1,14 +1,17 @@
 """The model card: README.md of an exported folder, with recorded facts only."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING, find
 from bert_jax.objectives.objective import Objective
 from bert_jax.publish import task_card
+from bert_jax.publish.sentence_files import PASSAGES, QUERY
 from bert_jax.publish.side_heads import other_heads
 from bert_jax.publish.task_card import TaskFacts
 from bert_jax.reporting import held_out_table
@@ -31,10 +34,11 @@ _USE_VECTORS = """## Use
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{place}")
-vectors = model.encode(["A sentence.", "Another one."])
+{calls}
 ```
 
-or in JAX, without sentence-transformers: `bert_jax.load("{ours}").encode(texts)`. """
+or in JAX, without sentence-transformers: `bert_jax.load("{ours}").encode(texts{more})`. """
+_TEXT = "A sentence."
 _LICENCE = """## Licence
 
 Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
@@ -57,7 +61,7 @@ class Card:
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
     task: TaskFacts | None = None  # of a fine-tuned model
     repository: str = ""  # on the Hugging Face hub, that the folder is for
-    vectors: str = ""  # how it makes vectors of texts, such as "mean pooling"
+    sentence: SentenceEncoder | None = None  # what makes vectors of texts, if the run trained them
 
 
 def render(
@@ -74,10 +78,11 @@ def render(
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     trained += f" on the task `{card.task.name}`" if card.task else ""
+    made_by = card.sentence.titles if card.sentence else _heads(learned)
     sections = [
         _front_matter(card, model_type or layout.model_type, learned),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {card.vectors or _heads(learned)}{trained}, {_written(card)}.\n\n"
+        f"A BERT encoder with {made_by}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
@@ -118,18 +123,37 @@ def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: st
         "place": card.repository or "path/to/this/folder",
         "ours": f"{HUB}{card.repository}" if card.repository else "path/to/this/folder",
     }
-    if card.vectors:
-        return _USE_VECTORS.format(**places).rstrip()
+    if card.sentence:
+        calls, more = _calls(card.sentence)
+        return _USE_VECTORS.format(**places, calls=calls, more=more).rstrip()
     if not card.origin and not any(objective.needs_pooler(config) for objective in learned):
         facts = ["The model has no pooler: no objective trained one."]
     facts += [objective.card for objective in learned if objective.card]
     return _USE.format(name=name, **places) + " ".join(facts)
 
 
+def _calls(sentence: SentenceEncoder) -> tuple[str, str]:
+    """Returns the lines that make vectors, each with the text that is read where it has a prompt,
+    and the further argument of a call."""
+    if not sentence.prompts or sentence.default_prompt is not None:
+        read = f"  # of {_quoted(sentence.prompt + _TEXT)}, …" * bool(sentence.prompt)
+        return f'vectors = model.encode(["{_TEXT}", "Another one."]){read}', ""
+    lines = []
+    for several, name in (("queries", QUERY), ("passages", PASSAGES[0])):
+        prompt, call = sentence.prompts.get(name), f'{several} = model.encode(["{_TEXT}"'
+        read = f', prompt_name="{name}")  # of {_quoted(prompt + _TEXT)}' if prompt else ")"
+        lines.append(f"{call}]{read}")
+    return "\n".join(lines), ", prompt_name=…"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> str:
     pipeline = next((o.pipeline for o in learned if o.pipeline), "feature-extraction")
     library = "transformers"
-    if card.vectors:
+    if card.sentence:
         pipeline, library = "sentence-similarity", "sentence-transformers"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {pipeline}", "tags:"]
     lines += [f"- {model_type}", "- bert-jax"]

@@ -18,7 +18,7 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
 from bert_jax.config.optimizer_settings import Weights
-from bert_jax.config.recorded import settings_of
+from bert_jax.config.recorded import HEAD, settings_of
 from bert_jax.config.schema import Config, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
@@ -54,9 +54,14 @@ def pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -
     if task := description["config"].get("task", {}).get("name"):
         found = [folder / "results.json" for folder in (workdir.path, workdir.path.parent)]
         results = next((file for file in found if file.is_file()), found[0])
+        also = "`bert-jax predict` writes its predictions"
+        if description["data"].get(HEAD, {}).get("vectors"):
+            also = (
+                f"`bert-jax evaluate --model={workdir}` with --scored_pairs=… or --retrieval=… "
+                "measures its vectors"
+            )
         raise UserError(
-            f"{workdir}: fine-tuned for {task}; its results are in {results}, and `bert-jax "
-            "predict` writes its predictions"
+            f"{workdir}: fine-tuned for {task}; its results are in {results}, and {also}"
         )
     config = settings_of(description)
     limited = dataclasses.replace(config.evaluation, batches=batches, fills=0)

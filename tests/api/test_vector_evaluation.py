@@ -11,6 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.api.embed import Settings, embed
 from bert_jax.api.vector_evaluation import evaluate_scored_pairs, load_model
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
@@ -213,6 +214,16 @@ def test_a_run_has_the_vectors_of_its_export(tokenizer, tmp_path):
     ]  # fmt: skip
 
 
+def test_texts_that_are_cut_after_a_prompt_are_counted(folder: Path, tmp_path: Path) -> None:
+    """The second text fills the row without a prompt."""
+    model, lines = bert_jax.load(folder), tmp_path / "lines.txt"
+    room = (model.longest - 2) // (len(model.tokens("hello")[0].ids) - 2)
+    lines.write_text(f"hello\n{'hello ' * room}\n")
+    for prompt, cut in ((None, ""), ("query", "; 1 text cut to the model's longest row")):
+        told = embed(folder, lines, tmp_path / f"{prompt}.npy", Settings(prompt=prompt))
+        assert told.endswith(f"2 vectors of 32 numbers{cut}")
+
+
 def test_a_prompt_that_is_not_there_is_one_line(folder):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="prompt_name='qury': not in the folder; did you mean quer"):
@@ -285,6 +296,26 @@ def test_the_relevance_of_another_split_is_read_if_it_is_asked_for_or_alone(tmp_
     dev.unlink()
     with pytest.raises(UserError, match=r"no qrels; one of qrels/test\.tsv, qrels\.tsv"):
         read_retrieval(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "split"),
+    [
+        ("queries.jsonl", "queries.tsv", None),
+        ("corpus.jsonl", "corpus.csv", None),
+        ("qrels/test.tsv", "qrels/test.csv", None),
+        ("qrels/test.tsv", "qrels/test.csv", "test"),
+        ("qrels/test.tsv", "qrels.tsv", None),
+    ],
+)
+def test_two_files_of_one_thing_are_refused(name, other, split, tmp_path):
+    data = write_beir(tmp_path / "beir")
+    (data / other).write_text("x\n")
+    what = name.partition("/")[0].partition(".")[0]
+    with pytest.raises(UserError) as raised:
+        read_retrieval(data, split)
+    assert f"may both be its {what}; move one away" in str(raised.value)
+    assert {name, other} <= {*str(raised.value).split()}
 
 
 def test_ids_may_be_numbers_and_a_title_may_be_missing(tmp_path):

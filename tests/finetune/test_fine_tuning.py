@@ -291,7 +291,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.data": ""}, "config.task.data is empty"),
         ({"task.data": "nowhere"}, "nowhere: no such folder; give the one that has train.tsv"),
         ({"task.label": "y"}, "config.task.label=y has no effect for rte"),
-        ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
+        ({"task.name": "classification"}, ": a folder; give a .tsv, .csv, .jsonl or .parquet file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
         ({"init": "hf:a/b/c"}, "hf:a/b/c: not a model's name"),

@@ -80,7 +80,7 @@ def test_the_input_is_kept_and_what_is_left_out_is_said(
     assert "missing; create it, or choose another" in line
     (tmp_path / "folder").mkdir()
     line = said(capsys, model, f"--input={tmp_path}/folder", f"--out={tmp_path}/out.tsv")
-    assert f"{tmp_path}/folder: a folder; give a .tsv, .csv or .jsonl file" in line
+    assert f"{tmp_path}/folder: a folder; give a .tsv, .csv, .jsonl or .parquet file" in line
     assert cli.main(["predict", model, f"--input={new}", f"--out={tmp_path}/out.tsv"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 predictions of" in printed

@@ -9,6 +9,7 @@ from small_task import task_config, write_pairs
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune.task_data import open_task
+from bert_jax.finetune.tasks.table import Columns, read_table
 from bert_jax.finetune.tasks.task_kinds import KINDS
 from bert_jax.workdir.layout import Workdir
 
@@ -94,3 +95,30 @@ def test_values_of_parquet_that_json_has_not(tmp_path: Path) -> None:
     bad = arrow.array([b"a", b"b", b"c"])
     parquet.write_table(arrow.table([bad, second, scores], names=names), path)
     assert "row 1: 'sentence1' should be text or a number, not" in message_of(path, "scored_pairs")
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (["yes", "-", "no"], ("no", "yes")),
+        (["+", "-", "+"], ("+", "-")),
+        (["2", "-1", "0", "1"], ("0", "1", "2")),
+        (["1", "-1", "0"], ("-1", "0", "1")),
+    ],
+)
+def test_rows_without_a_gold_label_are_left_out(
+    typed: list[str], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Also in a file whose labels are known."""
+    rows = "".join(f"a\tb\t{label}\n" for label in typed)
+    path = tmp_path / "a.tsv"
+    path.write_text(f"sentence1\tsentence2\tlabel\n{rows}")
+    columns = Columns("sentence1", "sentence2", label="label")
+    task = TaskConfig(name="labeled_pairs", data=str(path), held_out=str(path))
+    found = [*KINDS["labeled_pairs"].read(task), read_table(path, columns)]
+    found.append(read_table(path, columns, labels=names))
+    left = len(typed) - len(names) if len(set(typed)) > len(names) else 0
+    for examples in found:
+        assert examples.labels == names
+        assert len(examples.examples) == len(typed) - left
+        assert examples.dropped == ({"no gold label": left} if left else {})

@@ -19,6 +19,7 @@ from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks import sentence_metrics
+from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.task_kinds import KINDS
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.workdir.layout import Workdir
@@ -87,6 +88,17 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
         ),
         (
             "sentence_pairs",
+            PAIRS.replace("negative", "negative_1_text"),
+            "'negative_1_text' is nearly 'negative'",
+        ),
+        (
+            "sentence_pairs",
+            PAIRS.replace("negative", "positive_2"),
+            "column 'positive_2' is not read, as a row has one positive; write a row for each",
+        ),
+        ("sentence_pairs", PAIRS.replace("negative", "positives"), "'positives' is not read"),
+        (
+            "sentence_pairs",
             SCORES,
             "its columns sentence1, sentence2, score are those of scored_pairs, not of "
             "sentence_pairs; set --config.task.name=scored_pairs",
@@ -118,6 +130,11 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, message
     [
         ("rte", {"task__passage_prompt": "p: "}, "task.passage_prompt=p:  has no effect for rte"),
         ("scored_pairs", {"task__directions": "both"}, "config.task.directions=both has no effect"),
+        (
+            "scored_pairs",
+            {"task__scale": 30.0},
+            "config.task.scale=30.0 has no effect with config.task.loss=cosine; set loss=cosent",
+        ),
         ("rte", {"task__pooling": "max"}, "config.task.pooling=max has no effect without"),
         ("sentence_pairs", {"task__layers": "-1"}, "config.task.layers=-1 freezes the encoder"),
         (
@@ -201,6 +218,29 @@ def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:
     assert alone == {"accuracy": None, "mrr": None}
     same = np.ones_like(vectors)  # of a model that says nothing
     assert [one.rank for one in sentence_metrics.ranked(texts, same)] == [2, 2, 3]
+    copies = np.array([[1, 2], [1, 3], [4, 3]])  # the last one's positive is that of 1, too
+    assert [one.rank for one in sentence_metrics.ranked(copies, same)] == [0, 0, 2]
+
+
+def test_a_lone_held_out_positive_is_said_to_rank_nothing() -> None:
+    """A hard negative is enough, and labels are those of a kind that has them."""
+    found = {}
+    for name, texts, label in (
+        ("sentence_pairs", ("a", "b"), None),
+        ("sentence_pairs", ("a", "b", "c"), None),
+        ("store_pairs", ("a", "b"), None),
+        ("scored_pairs", ("a", "b"), 1.0),
+    ):
+        examples = Examples("", name, (), (Example("0", texts, label, 2),) * 2, {})
+        found[name, len(texts)] = KINDS[name].useless(examples)
+    told = "all held-out pairs have one positive, so that nothing is ranked; "
+    remedy = "give more pairs, or others by config.task.held_out"
+    assert [*found.values()] == [
+        f"{told}{remedy}",
+        "",
+        f"{told}build the store with more text",
+        "all held-out labels are the same",
+    ]
 
 
 @pytest.mark.slow
@@ -239,9 +279,25 @@ def test_a_run_writes_a_folder_with_its_vectors(
     words = ["predict", f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={out}"]
     assert cli.main(words) == 0
     assert len(out.read_text().splitlines()) == 1 + TRAIN
+    source = tmp_path / "empty.tsv"
+    source.write_text("anchor\tpositive\n")
+    words = ["predict", f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={out}"]
+    assert cli.main([*words, "--overwrite"]) == 0
+    assert out.read_text().splitlines() == ["index\tprediction"]
     words = ["evaluate", f"--workdir={tmp_path / 'run'}", f"--per_example={tmp_path / 'x.npz'}"]
     assert cli.main(words) == 1
     assert "compares examples, so that none has a loss of its own" in capsys.readouterr().err
+    assert cli.main(words[:2]) == 1
+    wanted = (
+        f"`bert-jax evaluate --model={tmp_path / 'run'}` with --scored_pairs=… or --retrieval=…"
+    )
+    assert wanted in capsys.readouterr().err
+    words = ["predict", f"--model={tmp_path / 'out'}", f"--input={source}", f"--out={out}"]
+    assert cli.main([*words, "--overwrite"]) == 1
+    wanted = "has no head of a task; give the workdir of the run that it was exported from"
+    assert wanted in capsys.readouterr().err
+    with pytest.raises(UserError, match=wanted):
+        model.predict("dal")
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from small_task import (
 
 from bert_jax import cli
 from bert_jax.config.schema import Config, MeshConfig
-from bert_jax.config.task_model import HeadConfig, TaskModelConfig, with_head
+from bert_jax.config.task_model import HeadConfig, TaskModelConfig, VectorConfig, with_head
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed.job import Job, in_process_job
@@ -41,6 +41,7 @@ from bert_jax.finetune.tasks.task_kinds import KINDS
 from bert_jax.objectives.soft_labels import TEACHER, softmax
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.publish.export import run_export
+from bert_jax.storage.digest import json_digest
 from bert_jax.training.hub_names import commits_of
 from bert_jax.training.options import RunOptions
 from bert_jax.training.step import make_step_functions
@@ -422,7 +423,7 @@ def order(labels: tuple[str, ...], task: str = "classification", **head: Any) ->
     plain = Config().model
     made: Any = with_head(plain, HeadConfig(name="classifier", labels=labels, **head))
     assert isinstance(made, TaskModelConfig)
-    return teachers._order(SimpleNamespace(config=made), KINDS[task], ("a", "b"))
+    return teachers._order(SimpleNamespace(config=made, sentence_parts=""), KINDS[task], ("a", "b"))
 
 
 def test_its_labels_are_those_of_the_task() -> None:
@@ -436,8 +437,38 @@ def test_its_labels_are_those_of_the_task() -> None:
             order(labels)
     with pytest.raises(UserError, match="is for multi_label_classification, the task needs one"):
         order(("a", "b"), problem_type="multi_label_classification")
+    read = SimpleNamespace(config=Config().model, sentence_parts="")
     with pytest.raises(UserError, match="the model has no head of a task"):
-        teachers._order(SimpleNamespace(config=Config().model), KINDS["classification"], ("a",))
+        teachers._order(read, KINDS["classification"], ("a",))
+
+
+def test_the_digest_of_a_teacher_of_vectors_has_all_that_they_depend_on(
+    tokenizer: Tokenizer,
+) -> None:
+    """That of another one is as before there were vectors."""
+    vectors = VectorConfig(loss="cosine")
+    head = HeadConfig(name="x", vectors=vectors)
+
+    def digest(head: HeadConfig, **task: Any) -> str:
+        read = SimpleNamespace(
+            params={}, tokenizer=tokenizer, config=with_head(Config().model, head)
+        )
+        return teachers._Model(read, (), TaskConfig(**task), 32).digest  # type: ignore[arg-type]
+
+    others = [
+        digest(dataclasses.replace(head, pooling="max")),
+        digest(dataclasses.replace(head, vectors=VectorConfig(loss="cosine", normalize=False))),
+        digest(head, query_prompt="q: "),
+        digest(head, passage_prompt="p: "),
+    ]
+    assert len({digest(head), *others}) == 5
+    plain = HeadConfig(name="x")
+    assert digest(plain) == digest(plain, query_prompt="q: ")
+    parts = {
+        "weights": teachers.arrays_digest({}), "tokenizer": tokenizer.digest, "order": (),
+        "length": 32, "windows": [128, 64],
+    }  # fmt: skip
+    assert digest(plain) == json_digest(parts)
 
 
 def test_scores_have_no_temperature_and_pretraining_no_teacher(tmp_path: Path) -> None:

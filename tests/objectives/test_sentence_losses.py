@@ -113,8 +113,8 @@ def test_a_loss_and_its_gradient_are_those_of_pytorch(form: str) -> None:
 
 def torch_loss_of_texts(x_ExCxD: Any, texts_ExC: list[list[int]], settings: VectorConfig) -> Any:
     """The sum of the loss by its words, one softmax at a time: the candidates of a text are those
-    of others that equal neither text of its pair, and whose own pair shares no text with it."""
-    total = 0.0
+    that differ from it and belong to no text that equals it."""
+    total, pairs = 0.0, {tuple(one[:2]) for one in texts_ExC}
     for width in widths(settings, D):
         x = torch.nn.functional.normalize(x_ExCxD[..., :width], dim=-1)
         ways = [(0, 1)] + ([(1, 0)] if settings.directions == "both" else [])
@@ -124,10 +124,8 @@ def torch_loss_of_texts(x_ExCxD: Any, texts_ExC: list[list[int]], settings: Vect
                 scores = [20 * x[i, own] @ x[i, other]]
                 for j, theirs in enumerate(texts_ExC):
                     for column in columns:
-                        shares = theirs[column] in mine[:2]
-                        if column < 2:  # the texts that belong together
-                            shares |= j == i or theirs[1 - column] == mine[1 - column]
-                        if not shares:
+                        pair = (mine[own], theirs[column])
+                        if pair[0] != pair[1] and (pair if other else pair[::-1]) not in pairs:
                             scores.append(20 * x[i, own] @ x[j, column])
                 total = total + (torch.logsumexp(torch.stack(scores), 0) - scores[0]) / len(ways)
     return total
@@ -306,7 +304,7 @@ def test_equal_texts_are_no_negatives() -> None:
     first paragraph, and an empty slot."""
     texts = np.array([[1, 2, 3], [4, 2, 5], [6, 7, 3], [6, 8, 9], [10, 11, 2], [0, 0, 0]])
     index = np.arange(5)
-    found = is_candidate(texts[:5, :2], texts, index, np)
+    found = is_candidate(texts[:5, 0], texts, index, np)
     positives, negatives = found[:, :6].astype(int), found[:, 6:].astype(int)
     assert positives.tolist() == [
         [1, 0, 1, 1, 1, 0],
@@ -322,11 +320,28 @@ def test_equal_texts_are_no_negatives() -> None:
         [1, 1, 1, 1, 1, 0],
         [1, 1, 1, 1, 1, 0],
     ]
-    back = np.asarray(is_anchor(*map(jnp.asarray, (texts[:5, :2], texts, index)))).astype(int)
+    back = np.asarray(is_anchor(*map(jnp.asarray, (texts[:5, 1], texts, index)))).astype(int)
     assert back.tolist() == [[*row] for row in positives]
     swapped = np.array([[1, 2], [2, 1]])  # an anchor is no negative of itself
-    found = is_candidate(swapped, swapped, np.arange(2), np)
+    found = is_candidate(swapped[:, 0], swapped, np.arange(2), np)
     assert found.tolist() == [[True, False], [False, True]]
+
+
+def test_no_copy_of_a_known_positive_is_a_negative() -> None:
+    """Rows: a question with two paragraphs, another with the second of them, and one whose negative
+    is the first."""
+    texts, index = np.array([[1, 2, 8], [1, 3, 9], [4, 3, 10], [5, 6, 2]]), np.arange(4)
+    wanted = [[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]]
+    negatives = [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    for xp in (np, jnp):
+        found = is_candidate(*map(xp.asarray, (texts[:, 0], texts, index)), xp=xp)
+        assert np.asarray(found).astype(int).tolist() == [
+            [*a, *b] for a, b in zip(wanted, negatives, strict=True)
+        ]
+    # a paragraph with two questions, one of which has another paragraph, too
+    texts = np.array([[1, 2], [3, 2], [3, 4], [5, 6]])
+    back = np.asarray(is_anchor(*map(jnp.asarray, (texts[:, 1], texts, index)))).astype(int)
+    assert back.tolist() == [[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]]
 
 
 def test_the_loss_is_of_the_texts_that_are_left() -> None:

@@ -12,9 +12,12 @@ from small_task import task_config
 
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.task_model import HeadConfig, VectorConfig, VectorLoss, with_head
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.model_card import Card, render
+from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
 
 PHASES = (
@@ -136,6 +139,48 @@ def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_pat
     assert "next-sentence" not in card
     architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
     assert architectures == ["BertForPreTraining"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "prompts", "lines"),
+    [
+        ("negatives", {}, ['vectors = model.encode(["A sentence.", "Another one."])']),
+        (
+            "negatives",
+            {"query_prompt": "q: ", "passage_prompt": 'p"\n'},
+            [
+                'queries = model.encode(["A sentence."], prompt_name="query")'
+                '  # of "q: A sentence."',
+                'passages = model.encode(["A sentence."], prompt_name="passage")'
+                '  # of "p\\"\\nA sentence."',
+            ],
+        ),
+        (
+            "negatives",
+            {"query_prompt": "q: "},
+            [
+                'queries = model.encode(["A sentence."], prompt_name="query")'
+                '  # of "q: A sentence."',
+                'passages = model.encode(["A sentence."])',
+            ],
+        ),
+        (
+            "cosine",
+            {"query_prompt": "q: "},
+            ['vectors = model.encode(["A sentence.", "Another one."])  # of "q: A sentence.", …'],
+        ),
+    ],
+)
+def test_the_card_shows_the_prompts_of_training(
+    loss: VectorLoss, prompts: dict[str, str], lines: list[str]
+) -> None:
+    model = with_head(model_config(), HeadConfig(name="x", vectors=VectorConfig(loss=loss)))
+    config = dataclasses.replace(run_config(), model=model, task=TaskConfig(**prompts))
+    card = Card(objectives=(), sentence=encoder_of_run(config))
+    text = render(card, model_config(), parameters=1, lowercase=True)
+    code = text.split("```python\n")[1].split("```")[0].splitlines()
+    assert code[-len(lines) :] == lines
+    assert ("prompt_name=…" in text) == ("prompt_name" in lines[0])
 
 
 def test_a_card_without_its_store_says_so(tokenizer, tmp_path):

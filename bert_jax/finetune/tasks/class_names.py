@@ -66,6 +66,16 @@ def cleaned(spelling: str) -> str:
     return " ".join(text[kept[0] : kept[-1] + 1].split()) if kept else ""
 
 
+def no_gold_label(labels: Iterable[str]) -> set[str]:
+    """Returns the labels of a file that stand for none: "-", as in SNLI and MNLI, but for classes
+    + and -; "-1" where the others are 0, 1, 2 and so on, as on the Hugging Face hub."""
+    others = {*map(cleaned, labels)} - {"-", "-1"}
+    found = set() if "+" in others else {"-"}
+    if len(others) > 2 and others == {str(number) for number in range(len(others))}:
+        found.add("-1")
+    return found
+
+
 def is_blank(text: str) -> bool:
     """Returns whether a text has white space and unseen characters alone."""
     return all(c.isspace() or unicodedata.category(c) in _UNSEEN for c in text)

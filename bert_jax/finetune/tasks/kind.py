@@ -100,6 +100,11 @@ class TaskKind(abc.ABC):
     def labels(self, examples: Examples) -> Sequence[Any]:
         """Returns all labels; if they are all the same, no metric means anything."""
 
+    def useless(self, examples: Examples) -> str:
+        """Returns why no metric of held-out examples means anything, in words; "" if it does."""
+        same = len(set(self.labels(examples))) == 1
+        return "all held-out labels are the same" if same else ""
+
     @abc.abstractmethod
     def content(self, examples: Examples) -> list[Any]:
         """Returns the texts and labels that a model learns from, as JSON values."""

@@ -160,9 +160,17 @@ def _find(folder: epath.PathLike, kind: str) -> epath.Path:
     if not found.is_dir():
         raise UserError(f"{folder}: no such folder; give one with queries, a corpus and qrels")
     names = _FILES[kind]
-    if path := next((found / name for name in names if (found / name).exists()), None):
+    if path := _only(folder, kind, [found / name for name in names if (found / name).exists()]):
         return path
     raise UserError(f"{folder}: no {kind}; one of {', '.join(names)} must be there")
+
+
+def _only(folder: epath.PathLike, kind: str, there: list[epath.Path]) -> epath.Path | None:
+    """Returns the file of a kind, or None; UserError if there are several."""
+    if len(there) > 1:
+        first, second = (str(one.relative_to(open_path(folder))) for one in there[:2])
+        raise UserError(f"{folder}: {first} and {second} may both be its {kind}; move one away")
+    return there[0] if there else None
 
 
 def _find_qrels(folder: epath.PathLike, split: str | None) -> epath.Path:
@@ -170,14 +178,15 @@ def _find_qrels(folder: epath.PathLike, split: str | None) -> epath.Path:
     found = open_path(folder)
     several = found / "qrels"
     there = several.iterdir() if several.is_dir() else ()
-    splits = {path.stem: path for path in sorted(there) if path.suffix in _TABLES}
-    if chosen := splits.get(split or _SPLIT):
-        return chosen
-    own = (found / f"qrels{ending}" for ending in _TABLES)
-    if split is None and (path := next((path for path in own if path.exists()), None)):
+    tables = [path for path in sorted(there) if path.suffix in _TABLES]
+    splits = dict.fromkeys(path.stem for path in tables)
+    chosen = [path for path in tables if path.stem == (split or _SPLIT)]
+    if split is None:
+        own = (found / f"qrels{ending}" for ending in _TABLES)
+        chosen += [path for path in own if path.exists()]
+        chosen = chosen or (tables if len(splits) == 1 else [])
+    if path := _only(folder, "qrels", chosen):
         return path
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
     if not splits:
         names = f"qrels/{split or _SPLIT}.tsv", *(f"qrels{ending}" for ending in _TABLES)
         raise UserError(f"{folder}: no qrels; one of {', '.join(names)} must be there")

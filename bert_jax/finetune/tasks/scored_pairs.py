@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config.schema import Config
-from bert_jax.config.task_settings import TaskConfig
+from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import leaderboard, sentence_metrics
 from bert_jax.finetune.tasks.baselines import word_vectors
@@ -69,6 +69,8 @@ class ScoredPairs(SentenceTask):
         return {"logits": sentence_metrics.cosines(np.stack(logits))[:, None]}
 
     def check(self, config: Config) -> None:
+        if config.task.loss == "cosine":
+            check_unused(config.task, ("scale",), "with config.task.loss=cosine; set loss=cosent")
         if config.task.teacher and config.task.loss == "cosent":
             raise UserError(
                 f"config.task.teacher={config.task.teacher}: config.task.loss=cosent compares the "

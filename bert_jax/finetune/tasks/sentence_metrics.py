@@ -42,7 +42,7 @@ def ranked(texts_ExC: np.ndarray, vectors: Any) -> list[Ranked]:
     step = -(-number // GROUP)
     for own in (np.arange(first, number, step) for first in range(step)):
         index, texts = np.arange(len(own)), texts_ExC[own]
-        others = is_candidate(texts[:, :2], texts, index, np)
+        others = is_candidate(texts[:, 0], texts, index, np)
         others[index, index] = False
         candidates = np.concatenate([own * several + place for place in range(1, several)])
         scores = _product(rows[own * several], rows[candidates])

@@ -23,8 +23,10 @@ from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
 _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
-# hard_negative, negatives, neg_1
-_ALIKE: Final = re.compile(r"(?:.*[\W_])?neg(?:ative)?s?(?:[\W_]?\d+)?", re.IGNORECASE)
+_END: Final = r"(?:[\W_]?\d+)?(?:[\W_]?(?:text|passage|document|doc|sentence))?"
+# hard_negative, negatives, neg_1, negative_1_text
+_ALIKE: Final = re.compile(rf"(?:.*[\W_])?neg(?:ative)?s?{_END}", re.IGNORECASE)
+_SECOND: Final = re.compile(rf"positives?{_END}|pos[\W_]?\d+", re.IGNORECASE)
 
 
 class SentencePairs(SentenceTask):
@@ -32,6 +34,7 @@ class SentencePairs(SentenceTask):
 
     name = "sentence_pairs"
     objectives = (IN_BATCH_NEGATIVES.name,)
+    remedy = "give more pairs, or others by config.task.held_out"
     own_settings = (*SentenceTask.own_settings, "passage_prompt", "directions", "scale")
 
     def columns(
@@ -49,6 +52,11 @@ class SentencePairs(SentenceTask):
                 f"{path}: column {wrong!r} is nearly 'negative'; rename it to that, or to "
                 "negative_1 and so on, or to something else"
             )
+        if second := next((name for name in others if _SECOND.fullmatch(name)), None):
+            raise UserError(
+                f"{path}: column {second!r} is not read, as a row has one positive; write a row "
+                "for each, or rename the column to something else"
+            )
         return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
 
     def group(self, example: Example) -> str:
@@ -57,6 +65,12 @@ class SentencePairs(SentenceTask):
 
     def labels(self, examples: Examples) -> list[str]:
         return [one.texts[1] for one in examples.examples]
+
+    def useless(self, examples: Examples) -> str:
+        texts = {one.texts[1:] for one in examples.examples}
+        if len(texts) != 1 or len(*texts) > 1:  # negatives are ranked, too
+            return ""
+        return f"all held-out pairs have one positive, so that nothing is ranked; {self.remedy}"
 
     def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
         return (task.query_prompt, *[task.passage_prompt] * (texts - 1))
@@ -81,7 +95,7 @@ class SentencePairs(SentenceTask):
         for chosen in batches:
             own, index = texts[chosen], np.arange(len(chosen))
             for rows in (index[:1], index):  # the first has a negative in nearly every batch
-                if (is_candidate(own[rows, :2], own, rows, np).sum(1) > 1).any():
+                if (is_candidate(own[rows, 0], own, rows, np).sum(1) > 1).any():
                     break
             else:
                 _refuse(examples, chosen, len(texts))
@@ -92,6 +106,8 @@ class SentencePairs(SentenceTask):
     def predictions(
         self, task: TaskConfig, examples: Examples, prepared: Prepared, logits: Logits
     ) -> list[Ranked]:
+        if not len(logits):
+            return []
         return sentence_metrics.ranked(prepared.targets.of_examples["texts"], np.stack(logits))
 
     def compute_metrics(

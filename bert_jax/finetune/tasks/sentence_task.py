@@ -81,6 +81,9 @@ class SentenceTask(TaskKind):
         """Reads a file; labelled: with its scores or labels. train: whose labels are known."""
         texts, target = self.columns(path, labelled=labelled)
         listed, dropped = table.read_rows(path, [*texts, *target])
+        if "label" in target:
+            known = train.labels if train else ()
+            listed, dropped = table.with_gold_label(listed, dropped, "label", known)
         if labelled and not listed:
             raise UserError(f"{path}: no examples")
         for row, values in listed:

@@ -28,6 +28,8 @@ _NEIGHBORS: Final = (0, 1)
 class StoreTask(SentencePairs):
     """Sentences of a store, which are learned from without labels."""
 
+    remedy = "build the store with more text"
+
     def check(self, config: Config) -> None:
         why = f"for {self.name}, whose texts and held-out texts are the store's; leave it out"
         check_unused(config.task, ("held_out", "text", "pair", "label"), why)

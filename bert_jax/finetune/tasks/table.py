@@ -4,7 +4,7 @@ names."""
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePath
@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.errors import OBJECT_PER_LINE, UserError, hub_hint, nearest, refuse_array
-from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
+from bert_jax.finetune.tasks.class_names import ClassNames, cleaned, no_gold_label
 from bert_jax.finetune.tasks.hub_rows import hub_rows, hub_titles
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.parquet_rows import PARQUET, parquet_rows, parquet_titles
@@ -72,6 +72,8 @@ def read_table(
             number.
     """
     listed, dropped = read_rows(path, columns.named)
+    if columns.label is not None:
+        listed, dropped = with_gold_label(listed, dropped, columns.label, labels or ())
     classes = ClassNames(labels or ())
     if columns.label is not None and not labels:
         classes = ClassNames.of(values[columns.label] for _, values in listed)
@@ -117,6 +119,20 @@ def read_rows(
     else:
         _refuse_form(path, suffix)
     return listed, dict(dropped)
+
+
+def with_gold_label(
+    listed: Sequence[tuple[int, dict[str, str]]],
+    dropped: Mapping[str, int],
+    column: str,
+    known: Sequence[str],
+) -> tuple[list[tuple[int, dict[str, str]]], dict[str, int]]:
+    """Returns what `read_rows` did without the rows that have no gold label, which are counted;
+    known: all labels, if not those of the file."""
+    missing = no_gold_label(known or (values[column] for _, values in listed))
+    kept = [one for one in listed if cleaned(one[1][column]) not in missing]
+    left = len(listed) - len(kept)
+    return kept, {**dropped, **({"no gold label": left} if left else {})}
 
 
 def read_titles(path: epath.PathLike) -> list[str]:

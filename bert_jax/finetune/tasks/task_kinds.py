@@ -58,9 +58,17 @@ def check_given(config: Config) -> TaskKind:
     return kind_of(task)
 
 
-def kind_of_model(config: ModelConfig) -> TaskKind:
-    """Returns the kind of task that a model predicts; UserError if it has no head of a task."""
+def kind_of_model(config: ModelConfig, *, makes_vectors: bool = False) -> TaskKind:
+    """Returns the kind of task that a model predicts; UserError if it has no head of a task.
+
+    makes_vectors: whether its folder says how a text becomes a vector.
+    """
     if not isinstance(config, TaskModelConfig):
+        if makes_vectors:
+            raise UserError(
+                "the folder makes vectors of texts and has no head of a task; give the workdir of "
+                "the run that it was exported from, or fine-tune it"
+            )
         raise UserError(
             "the model has no head of a task; fine-tune it first: "
             "bert-jax finetune --config=glue --config.init=… --config.task.name=…"

@@ -85,7 +85,7 @@ class TextTask(TaskKind):
         """Reads a file with the task's columns; labelled: whether that of the label, too."""
         label = task.label if labelled else None
         if open_path(path).is_dir():
-            raise UserError(f"{path}: a folder; give a .tsv, .csv or .jsonl file")
+            raise UserError(f"{path}: a folder; give a .tsv, .csv, .jsonl or .parquet file")
         columns = table.Columns(
             task.text,
             task.pair or None,
