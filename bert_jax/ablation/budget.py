@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.stores import Stores
+from bert_jax.aot.lower import teacher_of
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import run_records
 from bert_jax.metrics.flops import step_flops
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.resolve import with_teacher_width
-from bert_jax.training.teacher import find_teacher_architecture
 from bert_jax.workdir.layout import Workdir
 
 NAMED: Final = 1.02  # a ratio above is named with the verdict
@@ -131,7 +131,7 @@ def equalize_budgets(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict
 
 def _per_step(config: Config, store: TokenStore) -> list[Budget]:
     """Returns what a step of each phase spends; UserError if its teacher is not there."""
-    if teacher := find_teacher_architecture(config):
+    if teacher := teacher_of(config):
         config = with_teacher_width(config, teacher)
     return [
         Budget(

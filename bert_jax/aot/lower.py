@@ -8,13 +8,14 @@ from jax.sharding import Mesh
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.errors import UserError
 from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.training.batches import empty_batch
-from bert_jax.training.resolve import with_teacher_width
+from bert_jax.training.resolve import find_architecture, with_teacher_width
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.training.store_data import check_vocabulary
-from bert_jax.training.teacher import find_teacher_architecture, for_evaluation
+from bert_jax.training.teacher import for_evaluation
 
 _SOURCES = ("wiki", "books")  # stand-ins where the config names no store
 
@@ -58,13 +59,21 @@ def teacher_of(config: Config) -> ModelConfig | None:
     Raises:
         UserError: there is no such model.
     """
-    if config.teacher or not config.distillation.layers:
-        return find_teacher_architecture(config)
-    layers = max(2 * config.model.num_hidden_layers, 1 + max(config.distillation.layers))
-    stand_in = dataclasses.replace(
-        config.model, num_hidden_layers=layers, type_vocab_size=2, layout="bert"
-    )
-    return for_evaluation(stand_in, config.model)
+    if config.teacher:
+        found = find_architecture(config.teacher)
+        if found is None:
+            raise UserError(
+                f"config.teacher={config.teacher}: no such folder; give that of a run, an import "
+                "or an export"
+            )
+    elif config.distillation.layers:
+        layers = max(2 * config.model.num_hidden_layers, 1 + max(config.distillation.layers))
+        found = dataclasses.replace(
+            config.model, num_hidden_layers=layers, type_vocab_size=2, layout="bert"
+        )
+    else:
+        return None
+    return for_evaluation(found, config.model)
 
 
 def lower(

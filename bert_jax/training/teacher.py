@@ -25,7 +25,6 @@ from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
 from bert_jax.training.initial_vocabulary import first_difference
-from bert_jax.training.resolve import find_architecture
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
@@ -87,19 +86,6 @@ def check_has_teacher(config: Config) -> None:
             f"config.model.teacher_width={config.model.teacher_width}: follows from "
             "config.teacher; leave it out"
         )
-
-
-def find_teacher_architecture(config: Config) -> ModelConfig | None:
-    """Returns the architecture of the model that `config.teacher` names, without reading its
-    weights; None if it names none. UserError if it is not there."""
-    if not config.teacher:
-        return None
-    if (found := find_architecture(config.teacher)) is None:
-        raise UserError(
-            f"config.teacher={config.teacher}: no such folder; give that of a run, an import or an "
-            "export"
-        )
-    return for_evaluation(found, config.model)
 
 
 def find_teacher(config: Config, data: RunData) -> Teacher | None:

@@ -12,13 +12,13 @@ from small_task import write_task
 
 from bert_jax.ablation import budget, record, spec
 from bert_jax.ablation.layout import AblationDir
+from bert_jax.aot import lower
 from bert_jax.config.config_files import _execute
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.metrics.flops import step_flops
-from bert_jax.training import teacher as teacher_module
 from bert_jax.training.teacher import for_evaluation
 
 WIDE = ModelConfig(hidden_size=96, num_attention_heads=2, num_hidden_layers=3)
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 @pytest.fixture
 def wide_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher_module, "find_architecture", lambda _: WIDE)
+    monkeypatch.setattr(lower, "find_architecture", lambda _: WIDE)
 
 
 def values_of(folder: Path, store: TokenStore, **options: Any) -> dict[str, Any]:
