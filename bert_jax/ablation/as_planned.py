@@ -1,9 +1,11 @@
 """Checks that a run is what the plan says. A verdict compares no other runs.
 
 What is compared: the configuration of the run and of its checkpoints, without the paths of data;
-digests of its store, its held-out text and the files of its tasks; the sources; the forms in which
-it was measured; and its id, which no other run has.
+digests of its store, of the models that it read, of its held-out text and of the files of its
+tasks; the sources; the forms in which it was measured; and its id, which no other run has.
 """
+
+# Over 300 lines: all by which a run may be another than planned is compared in one place.
 
 import dataclasses
 import functools
@@ -11,10 +13,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from bert_jax.ablation import tasks
 from bert_jax.ablation.layout import AblationDir
+from bert_jax.ablation.places import TEACHER
 from bert_jax.ablation.record import Record
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.checkpoint import catalog
@@ -26,15 +30,17 @@ from bert_jax.training.eval_setting import OWN, EvalSetting
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
-_PATHS: Final = re.compile(r"config\.(data\.store|init)")  # their digests are compared
+# Their digests are compared; the width follows from the teacher.
+_PATHS: Final = re.compile(r"config\.(data\.store|init|teacher|model\.teacher_width)")
 # Of a fine-tuned run the number of its examples decides these, alike for all of one tokenizer.
 _DECIDED: Final = re.compile(
     r"config\.(phases\[0\]\.steps|optimizer\.warmup_steps|(checkpoint|evaluation)\.every_steps)"
 )
 _TASK_PATHS: Final = re.compile(
-    rf"{_PATHS.pattern}|config\.task\.(data|held_out)|{_DECIDED.pattern}"
+    rf"{_PATHS.pattern}|config\.task\.(data|held_out|teacher)|{_DECIDED.pattern}"
 )
 Key = TypeVar("Key")
+Model = tuple[Any, ...]  # its key and name, and what decides which of its arrays are read
 _SHOWN: Final = 3  # differences of a run
 _DIGEST: Final = 12  # shown characters
 
@@ -141,25 +147,44 @@ def of_task_values(
 def between(
     ablation: Ablation, workdirs: Workdirs, runs: Sequence[Run]
 ) -> Iterator[tuple[str, str]]:
-    """Yields runs that cannot both be as planned: two with one id, or two that start from models
+    """Yields runs that cannot both be as planned: two with one id, or two that have read models
     with one name and other arrays."""
-    ids, starts = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
+    ids, models = dict[str, list[str]](), dict[Model, dict[str, list[str]]]()
     for run in runs:
         own = workdirs.of(run)
         for record in (own, *(workdirs.of(run, task) for task in ablation.tasks)):
             for run_id in record.run_ids:
                 ids.setdefault(run_id, []).append(run.name)
-        if run.config.init and own.config_json:
-            by_digest = starts.setdefault(run.config.init, {})
-            by_digest.setdefault(str(own.config_json["data"].get("init")), []).append(run.name)
+        for where, digest in _models(ablation, workdirs, run):
+            models.setdefault(where, {}).setdefault(digest, []).append(run.name)
     for run_id, names in ids.items():
         for name in names if len(names) > 1 else ():
             others = ", ".join(dict.fromkeys(each for each in names if each != name)) or name
             yield name, f"run_id {run_id}, which is also that of {others}"
-    for init, by_digest in starts.items():
-        for names in by_digest.values() if len(by_digest) > 1 else ():
-            for name in names:
-                yield name, f"config.init={init} was another model for other runs"
+    for (where, *_), by_digest in models.items():
+        for name in chain.from_iterable(by_digest.values()) if len(by_digest) > 1 else ():
+            yield name, f"{where} was another model for other runs"
+
+
+def _models(ablation: Ablation, workdirs: Workdirs, run: Run) -> Iterator[tuple[Model, str]]:
+    """Yields each model that a run has read, with the settings that decide which of its arrays, and
+    the digest of these."""
+    config, own = run.config, workdirs.of(run)
+    taken = (
+        *(config.init_optimizer, config.init_weights),
+        *(config.data.replaced_tokens, config.model.generator.embedding_sharing),
+    )
+    read: list[tuple[str, str, str, RunRecord, Model]] = [
+        ("config.init", config.init, "init", own, taken),
+        ("config.teacher", config.teacher, "teacher", own, ()),
+    ]
+    for measure in ablation.tasks:
+        name = tasks.settings_of(ablation.values, measure).get(TEACHER, "")
+        where = f"{measure}: config.{TEACHER}"
+        read.append((where, name, "teacher", workdirs.of(run, measure), ()))
+    for where, name, key, record, how in read:
+        if name and record.config_json:
+            yield (f"{where}={name}", *how), str(record.config_json["data"].get(key))
 
 
 def between_tasks(

@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.ablation.stores import Stores
+from bert_jax.aot.lower import teacher_of
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import run_records
 from bert_jax.metrics.flops import step_flops
 from bert_jax.training.batches import phase_batches
+from bert_jax.training.resolve import with_teacher_width
 from bert_jax.workdir.layout import Workdir
 
 NAMED: Final = 1.02  # a ratio above is named with the verdict
@@ -104,7 +106,7 @@ def equalize_budgets(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict
     """Returns the ablation with the steps of each variant, and what a run of each is to spend.
 
     Raises:
-        UserError: a variant has too few steps.
+        UserError: the teacher of a variant is not there.
     """
     reference = ablation.variants[0].config
     per_step = {v.name: _per_step(v.config, stores[v.config.data.store]) for v in ablation.variants}
@@ -128,13 +130,15 @@ def equalize_budgets(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict
 
 
 def _per_step(config: Config, store: TokenStore) -> list[Budget]:
-    """Returns what a step of each phase spends."""
+    """Returns what a step of each phase spends; UserError if its teacher is not there."""
+    if teacher := teacher_of(config):
+        config = with_teacher_width(config, teacher)
     return [
         Budget(
             1,
             _real_tokens(config, phase, store),
             phase.batch_size * phase.row_tokens,
-            step_flops(config, phase),
+            step_flops(config, phase, teacher),
         )
         for phase in config.phases
     ]

@@ -11,6 +11,8 @@ The keys of `ablation.json`:
     reports             each time when it ran on other seeds than before: those that were measured
 """
 
+# Over 300 lines: what is recorded of a plan, and what may not change in it, is in one place.
+
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from etils import epath
 
 from bert_jax.ablation import stores, tasks
 from bert_jax.ablation.layout import AblationDir
+from bert_jax.ablation.places import with_places
 from bert_jax.ablation.spec import Ablation, check_commits
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
@@ -208,11 +211,12 @@ def _by_key(about: Record) -> dict[str, Any]:
     """Returns all values that may not change by their keys, those of a variant by its name, and the
     order of all."""
     config = about["config"]
-    variants = {name: dict(own) for name, own in config["variants"]}
-    of_tasks = {name: dict(own) for name, own in config.get("tasks", ())}
-    named = {**config, "variants": variants, "changes": dict(config["changes"]), "tasks": of_tasks}
-    planned = {key: about[key] for key in _PLAN if key in about}
-    return {"config.variants": ", ".join(variants)} | flatten({**planned, "config": named})
+    named = dict(config)  # in which earlier versions recorded some paths as they were typed
+    for part in ("variants", "tasks"):
+        named[part] = {name: with_places(dict(own)) for name, own in config.get(part, ())}
+    named["changes"] = with_places(dict(config["changes"]))
+    planned = {key: with_places(about[key]) for key in _PLAN if key in about}
+    return {"config.variants": ", ".join(named["variants"])} | flatten({**planned, "config": named})
 
 
 _CHANGES: Final = [(json_record.text, object)]

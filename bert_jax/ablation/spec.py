@@ -5,26 +5,29 @@
 
 import dataclasses
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
 from bert_jax.ablation import tasks
+from bert_jax.ablation.places import MODELS, PLACES, base_of, from_any_folder
 from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
-from bert_jax.config.config_files import load_values, values_of
-from bert_jax.config.schema import Config
+from bert_jax.config.config_files import load_values
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
-from bert_jax.config.shipped import shipped
 from bert_jax.data_pipeline.plan.cache import plan_digest
+from bert_jax.data_pipeline.settings import checked
 from bert_jax.errors import UserError, nearest
 from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
-from bert_jax.storage.remote import from_any_folder
 from bert_jax.training.batches import plan_spec
 from bert_jax.training.eval_setting import OWN, EvalSetting
+from bert_jax.training.initial import check_source
 from bert_jax.training.resolve import find_architecture
+from bert_jax.training.teacher import check_has_teacher
 
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
 _DECIDED: Final = re.compile(r"seed|phases\[\d+\]\.steps")
@@ -107,7 +110,7 @@ def parse_ablation(values: Mapping[str, Any], base: Mapping[str, Any] | None = N
             "--config: a configuration of one run, not an ablation; give a file with variants "
             "(docs/ablations.md shows one)"
         )
-    given = _from_any_folder(from_dict(values, AblationConfig))
+    given = from_any_folder(from_dict(values, AblationConfig))
     if len(given.variants) < 2:
         raise UserError(
             f"config.variants: {len(given.variants)} given; an ablation has a reference and at "
@@ -117,7 +120,7 @@ def parse_ablation(values: Mapping[str, Any], base: Mapping[str, Any] | None = N
         raise UserError("config.store is empty; give --config.store=… with the folder of a store")
     seeds = _seeds(given.seeds)
     shared = {**dict(given.changes), "data.store": given.store, "seed": seeds[0]}
-    base = values_of(given.base) if base is None else base
+    base = base_of(given) if base is None else base
     variants = [_variant(name, dict(own), base, shared) for name, own in given.variants]
     _check_different(variants, null=given.null)
     measures = tuple(filter(None, (part.strip() for part in given.measures.split(","))))
@@ -128,15 +131,10 @@ def parse_ablation(values: Mapping[str, Any], base: Mapping[str, Any] | None = N
     return found
 
 
-def _from_any_folder(given: AblationConfig) -> AblationConfig:
-    """Returns the values with absolute paths, so that runs find them from any folder."""
-    base = given.base if given.base in shipped() else from_any_folder(given.base)
-    return dataclasses.replace(given, base=base, store=from_any_folder(given.store))
-
-
 def _seeds(text: str) -> tuple[int, ...]:
+    hint = typing.get_type_hints(Config, include_extras=True)["seed"]
     try:
-        seeds = [int(part) for part in text.split(",")]
+        seeds = [checked(int(part), hint, "config.seeds: seed") for part in text.split(",")]
     except ValueError:
         raise UserError(f"config.seeds={text!r}: give whole numbers, such as 0,1,2,3,4") from None
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
@@ -156,12 +154,24 @@ def _variant(
             f"{where}: {decided} is the same for all variants; it follows from config.seeds or "
             "config.equal"
         )
-    if "data.store" in changes:
-        changes = {**changes, "data.store": from_any_folder(changes["data.store"])}
     try:
-        return Variant(name, changes, load_values(base, {**shared, **changes}, find_architecture))
+        config = load_values(base, {**shared, **changes}, _architecture)
+        check_has_teacher(config)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    return Variant(name, changes, config)
+
+
+def _architecture(source: str) -> ModelConfig:
+    """Returns the architecture of the model that a run starts from; UserError if it is not there,
+    since a plan with another one would be that of other runs."""
+    if (found := find_architecture(source)) is None:
+        check_source(source)
+        raise UserError(
+            f"config.init={source}: has no config.json; give the folder of a run, an import or "
+            "an export"
+        )
+    return found
 
 
 def _check_different(variants: Sequence[Variant], *, null: bool) -> None:
@@ -235,7 +245,11 @@ def runs(ablation: Ablation) -> list[Run]:
         for variant in ablation.variants:
             config = dataclasses.replace(variant.config, seed=seed)
             settings = flatten(to_dict(config)).items()
-            changes = {key: value for key, value in settings if base[key] != value}
+            changes = {
+                key: value
+                for key, value in settings
+                if base[key] != value or (value and key in PLACES)
+            }
             made.append(Run(variant.name, seed, config, always | changes | {"seed": seed}))
     return made
 
@@ -270,7 +284,7 @@ def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:
 
 def check_commits(ablation: Ablation) -> None:
     """Raises UserError for a model on the hub without a commit."""
-    for variant, key in product(ablation.variants, ("init", "teacher")):
+    for variant, key in product(ablation.variants, MODELS):
         name = getattr(variant.config, key)
         if hub.is_hub(name) and not hub.parse_model(name).is_commit:
             raise UserError(

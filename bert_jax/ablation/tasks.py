@@ -8,6 +8,7 @@ run and with its seed.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bert_jax.ablation.places import with_places
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, ModelConfig
@@ -15,11 +16,10 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.check_task import check_task
 from bert_jax.finetune.task_data import digest_of
 from bert_jax.finetune.tasks.task_kinds import kind_of
-from bert_jax.storage.remote import from_any_folder, is_remote
+from bert_jax.storage.remote import is_remote
 
 PREFIX: Final = "task/"  # of such a measure
 _BASE: Final = "glue"
-_PATHS: Final = ("task.data", "task.held_out")
 
 
 def is_task(measure: str) -> bool:
@@ -30,9 +30,7 @@ def settings_of(values: AblationConfig, measure: str) -> dict[str, Any]:
     """Returns the changes of the config `glue` for a measure, its task named as the measure is,
     unless they name another one."""
     name = measure.removeprefix(PREFIX)
-    given = dict(dict(values.tasks)[name])
-    paths = {key: from_any_folder(given[key]) for key in _PATHS if given.get(key)}
-    return {"task.name": name, **given, **paths}
+    return {"task.name": name, **with_places(dict(dict(values.tasks)[name]))}
 
 
 def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig) -> None:

@@ -37,6 +37,7 @@ from bert_jax.storage.retry import retry
 # Format of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
 MARKER = "commit_success.txt"
+_DETECTION = "rtd/loss"  # a held-out metric, with the weight config.rtd_weight in training
 # TensorStore's prefix and suffix around the actual error.
 _NOISE = re.compile(r"Error opening \"\w+\" driver: | \[\w+(\[\d+\])?='.*", re.DOTALL)
 
@@ -48,22 +49,33 @@ ForeignReason = Callable[[dict[str, Any]], str]
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint: its step, and if it was evaluated its held-out loss and the error of a task."""
+    """A checkpoint: its step, and what it was evaluated to, if it was.
+
+    Attributes:
+        loss: the sum of the objectives' held-out losses.
+        error: of a task.
+        weighted: the sum with the weights of training, of a run of replaced-token detection.
+    """
 
     step: int
     loss: float | None
     error: float | None = None
+    weighted: float | None = None
 
     @classmethod
-    def of(cls, step: int, evaluation: Mapping[str, float] | None) -> "CheckpointInfo":
-        """evaluation: held-out metrics, if it was evaluated."""
-        found = evaluation or {}
-        return cls(step, found.get("loss"), found.get("error"))
+    def of(cls, meta: Mapping[str, Any]) -> "CheckpointInfo":
+        """meta: the metadata of the checkpoint."""
+        found, weighted = meta["evaluation"] or {}, None
+        loss, detection = found.get("loss"), found.get(_DETECTION)
+        if loss is not None and detection is not None:
+            weighted = loss + (meta["config"]["rtd_weight"] - 1) * detection
+        return cls(meta["step"], loss, found.get("error"), weighted)
 
     @property
     def criterion(self) -> float | None:
         """The value by which checkpoints are ranked; the best one has the lowest."""
-        return self.loss if self.error is None else self.error
+        values = (self.error, self.weighted, self.loss)
+        return next((value for value in values if value is not None), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +267,5 @@ def list_checkpoints(checkpoints: epath.Path) -> list[CheckpointInfo]:
     saved = []
     for step in all_steps(checkpoints):
         with suppress(DamagedError):
-            evaluation = read_meta(checkpoints, step)["evaluation"]
-            saved.append(CheckpointInfo.of(step, evaluation))
+            saved.append(CheckpointInfo.of(read_meta(checkpoints, step)))
     return saved

@@ -147,8 +147,8 @@ class RunCheckpoints:
         copies = jax.tree.map(self._copy, items)
         self._steps.append(step)
         if self._peers.is_first:
-            saved = CheckpointInfo.of(step, evaluation)
-            arguments = (saved, copies, with_digest({**meta, **about}))
+            written = with_digest({**meta, **about})
+            arguments = (CheckpointInfo.of(written), copies, written)
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             self._thread.start()
 
@@ -165,7 +165,7 @@ class RunCheckpoints:
         except Exception as error:  # whatever the storage raises
             logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
             return
-        self._saved[step] = CheckpointInfo.of(step, evaluation)
+        self._saved[step] = CheckpointInfo.of(meta)
 
     def restore_newest(
         self,

@@ -161,7 +161,8 @@ def from_transformers(
     """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
     Names of older files are supported: `LayerNorm.gamma` and `.beta`, no `bert.` prefix (a bare
-    `BertModel`), `embeddings.position_ids`. Tensors of other groups are ignored.
+    `BertModel`), `embeddings.position_ids`; and tied tensors that only the decoder has. Tensors of
+    other groups are ignored.
 
     Args:
         tensors: name -> array of any float dtype.
@@ -173,7 +174,7 @@ def from_transformers(
             word embeddings.
     """
     layout = find_layout(config)
-    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    by_name = _by_current_name(tensors, layout)
     groups = present(tensors, config) if groups is None else groups
     heads, pooler = with_heads(groups), POOLER in groups
     _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
@@ -210,7 +211,7 @@ def rows_before_positions(
     if not (rows := layout.rows_before(pad_token_id)):
         return None
     (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
-    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    by_name = _by_current_name(tensors, layout)
     return np.asarray(by_name[slot.theirs])[:rows].astype(np.float32)
 
 
@@ -268,7 +269,7 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     """The groups of a state dict: "encoder", the heads of which it has a tensor, the head of its
     task, and a pooler that a head reads; without any head, a pooler of which it has a tensor."""
     layout = find_layout(config)
-    names = {_current_name(name, layout) for name in tensors}
+    names = _by_current_name(tensors, layout)
     found = {slot.group for slot in _all_slots(config) if slot.theirs in names}
     if isinstance(config, TaskModelConfig):
         found.add(config.head.name)
@@ -280,6 +281,16 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
 
 def _all_slots(config: ModelConfig) -> Iterable[Slot]:
     return slots(config, {"encoder", POOLER, *heads_of(config)})
+
+
+def _by_current_name(tensors: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Returns a state dict by current names. A tied tensor that is stored once, under the name of
+    the decoder, has both names, as `safetensors.torch.save_model` stores one."""
+    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    for decoder, tied in _tied(layout).items():
+        if decoder in by_name:
+            by_name.setdefault(tied, by_name[decoder])
+    return by_name
 
 
 def _current_name(name: str, layout: Layout) -> str:

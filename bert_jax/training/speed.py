@@ -77,7 +77,7 @@ def _train(run: RunContext, train: jax.stages.Compiled, seconds: float) -> tuple
     state, metrics = run.program.init(), run.step_metrics(phase.data.read)
     with closing(prefetch(functools.partial(run.batch, phase), 0, _STEPS)) as batches:
         for step, batch in batches:
-            state, numbers = train(state, batch)
+            state, numbers = train(state, batch, *run.frozen)
             metrics.add(numbers, step)
             job.clock.progress()
             if step == 0:

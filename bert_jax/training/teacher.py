@@ -72,6 +72,22 @@ def for_evaluation(model: ModelConfig, student: ModelConfig) -> ModelConfig:
     )
 
 
+def check_has_teacher(config: Config) -> None:
+    """Raises UserError for settings of a teacher in a run without one."""
+    if config.teacher:
+        return
+    for name in config.distillation.changed:
+        raise UserError(
+            f"config.distillation.{name} needs a model; set config.teacher to a run at "
+            "a step (run@4000), an import or an export"
+        )
+    if config.model.teacher_width:
+        raise UserError(
+            f"config.model.teacher_width={config.model.teacher_width}: follows from "
+            "config.teacher; leave it out"
+        )
+
+
 def find_teacher(config: Config, data: RunData) -> Teacher | None:
     """Returns the model that `config.teacher` names, checked against the run; None if it names
     none.
@@ -82,17 +98,8 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
             teacher where one is needed.
     """
     source = config.teacher
+    check_has_teacher(config)
     if not source:
-        for name in config.distillation.changed:
-            raise UserError(
-                f"config.distillation.{name} needs a model; set config.teacher to a run at "
-                "a step (run@4000), an import or an export"
-            )
-        if config.model.teacher_width:
-            raise UserError(
-                f"config.model.teacher_width={config.model.teacher_width}: follows from "
-                "config.teacher; leave it out"
-            )
         return None
     where = f"config.teacher={source}"
     check_source(source, "config.teacher")

@@ -111,6 +111,8 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
     [
         ({"variants": {"one": {}}}, "config.variants: 1 given; an ablation has a reference and"),
         ({"seeds": (0, 1, 0)}, "config.seeds='0,1,0': 0 is given twice"),
+        ({"seeds": (0, -1)}, "config.seeds: seed=-1 should be from 0 to 4294967295"),
+        ({"seeds": (0, 5_000_000_000)}, "config.seeds: seed=5000000000 should be from 0 to"),
         (
             {"variants": {"a": {}, "b": {"data.maskin": "span"}}},
             "unknown key config.data.maskin; did you mean data.masking?",

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from runs import complete_steps, list_quarantined, read_meta
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import CheckpointInfo, with_digest
+from bert_jax.checkpoint.catalog import CheckpointInfo, list_checkpoints, with_digest
 from bert_jax.checkpoint.manager import RunCheckpoints, find_steps, load_params
-from bert_jax.checkpoint.retention import reasons_to_keep
+from bert_jax.checkpoint.retention import best_by_phase, reasons_to_keep
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
@@ -150,6 +150,21 @@ def test_the_best_is_that_of_the_last_phase_that_was_evaluated(tmp_path):
     assert find_steps(Workdir.open(tmp_path)) == [6]
     with pytest.raises(UserError, match=r"no checkpoint of step 7; complete steps: 1, 2, 3"):
         find_steps(Workdir.open(tmp_path), 7)
+
+
+def test_the_best_of_two_networks_has_the_lowest_loss_as_it_is_trained(tmp_path):
+    """At step 2 the generator is better, at step 1 the discriminator."""
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(5, best=True), (9,))
+    for step, (mlm, rtd) in {1: (3.0, 0.2), 2: (2.5, 0.3)}.items():
+        state = {"step": np.int32(step), "params": {"x": jax.numpy.zeros(3)}}
+        state["opt"] = state["params"]
+        evaluation = {"loss": mlm + rtd, "mlm/loss": mlm, "rtd/loss": rtd}
+        checkpoints.save(state, {"config": {"rtd_weight": 50.0}}, evaluation=evaluation)
+    checkpoints.close()
+    infos = list_checkpoints(tmp_path / "checkpoints")
+    assert best_by_phase(infos, (9,)) == {0: 1}
+    assert [info.loss for info in infos] == [3.2, 2.8]
+    assert [info.criterion for info in infos] == pytest.approx([13.0, 17.5])
 
 
 def test_without_an_evaluation_there_is_no_best(tmp_path):

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -18,10 +19,11 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.publish.export import run_export
 from bert_jax.reporting import status
-from bert_jax.training import loop
+from bert_jax.training import loop, skip_nonfinite
 from bert_jax.training.options import RunOptions
 
 STATE = "optimizer.safetensors"
+COUNTS = tuple(skip_nonfinite.start())
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,32 @@ def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
     config = carried(four_steps(store), f"{source}/run@2")
     loop.pretrain(config, tmp_path / "run")
     assert_same_end(tmp_path / "run", source / "run", 4)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_average_and_the_skipped_steps_of_a_workdir(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A skipped step is no update, which the average counts."""
+    config = four_steps(store).replace("optimizer.ema_decay", 0.9)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            skip_nonfinite, "start", lambda: dict.fromkeys(COUNTS, jnp.ones((), jnp.int32))
+        )
+        stop(config, tmp_path / "run", 2)
+    run_export(tmp_path / "run", tmp_path / "exported", optimizer_state=True)
+    loop.pretrain(config, tmp_path / "run")
+    loop.pretrain(carried(config, f"{tmp_path}/run@2"), tmp_path / "continued")
+    assert_same_end(tmp_path / "continued", tmp_path / "run", 4)
+    assert any(name.startswith("ema/") for name in read_meta(tmp_path / "run", 4)["fingerprints"])
+    loop.pretrain(
+        carried(config, f"{tmp_path}/run@2", **{"optimizer.ema_decay": 0.0}), tmp_path / "without"
+    )
+    for model, decay in ((f"{tmp_path}/run@2", 0.5), (tmp_path / "exported", 0.9)):
+        other = carried(config, model, **{"optimizer.ema_decay": decay})
+        line = f"config.init={model}: has no average of all weights with config.optimizer.ema_decay"
+        with pytest.raises(UserError, match=line):
+            loop.pretrain(other, tmp_path / "refused")
 
 
 @pytest.mark.slow

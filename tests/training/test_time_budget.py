@@ -287,6 +287,18 @@ def test_measuring_stops_when_the_budget_is_over(
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
+def test_a_student_s_steps_are_measured_with_its_teacher(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrain(small_config(store).with_steps([4]), tmp_path / "teacher")
+    monkeypatch.setattr(speed, "_STEPS", 2)
+    monkeypatch.setattr(loop, "_train", lambda *_: None)
+    config = asked(store).replace("teacher", str(tmp_path / "teacher@4"))
+    pretrain(config, tmp_path / "run", options=RunOptions(time_budget=3600.0))
+    assert recorded_steps(tmp_path / "run") != [24]
+
+
 def test_a_program_from_the_cache_counts_as_compiled(store: TokenStore) -> None:
     assert f'"{speed._SAVED}"' in inspect.getsource(compiler).replace("'", '"')
 
