@@ -125,7 +125,7 @@ def _with_home(word: str) -> str:
 
 def define_cpu_devices(values: flags.FlagValues) -> None:
     """Defines --cpu_devices, for commands that use JAX."""
-    devices = "number of simulated CPU devices"
+    devices = "number of simulated CPU devices, used in place of any accelerators"
     flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
 
