@@ -1,6 +1,7 @@
 """Defines a command of `bert-jax` and parses its flags."""
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ def _with_modules(words: Sequence[str]) -> list[str]:
 
 def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     """Returns a command's parsed flags, and its positional arguments; errors as `define`, and
-    UsageError for an unknown flag, an invalid value or an unexpected argument."""
+    UsageError for an unknown flag, an invalid or empty value, or an unexpected argument."""
     values, words = define(command, words)
     try:
         arguments = values([name, *words])[1:]
@@ -77,6 +78,10 @@ def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.Flag
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from None
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(_plain_reason(error)) from None
+    for flag in values:  # a key of the configuration may be empty
+        value = values[flag].value if not flag.startswith("config.") else None
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise UsageError(f"--{flag}= has no value; give one, or leave the flag out")
     if arguments and not command.arguments:
         raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
     return values, arguments
@@ -123,9 +128,32 @@ def _with_home(word: str) -> str:
     return flag + sign + re.sub(r"^(\w+:)?~(?=/|$)", lambda kind: (kind[1] or "") + home, value)
 
 
+class _FiniteParser(flags.FloatParser):
+    """Parses a number; absl's own bounds let NaN pass."""
+
+    def convert(self, argument: int | float | str) -> float:
+        value = super().convert(argument)
+        if not math.isfinite(value):
+            raise ValueError("not a finite number")
+        return value
+
+
+def define_number(
+    values: flags.FlagValues,
+    name: str,
+    default: float | None,
+    what: str,
+    least: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Defines a flag with a finite number, within bounds."""
+    parser, as_text = _FiniteParser(least, most), flags.ArgumentSerializer[float]()
+    flags.DEFINE(parser, name, default, what, flag_values=values, serializer=as_text)
+
+
 def define_cpu_devices(values: flags.FlagValues) -> None:
     """Defines --cpu_devices, for commands that use JAX."""
-    devices = "number of simulated CPU devices"
+    devices = "number of simulated CPU devices, used in place of any accelerators"
     flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
 

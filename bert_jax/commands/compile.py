@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_number, need
 from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_output
 from bert_jax.errors import UsageError, UserError
@@ -17,6 +17,9 @@ from bert_jax.exit_codes import FAILED
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config, ModelConfig
     from bert_jax.hardware.targets import Target
+
+_OF_SWEEP = ("sweep_minutes", "sweep_also")
+_MOST_MINUTES = 1e6  # two years
 
 
 def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -33,7 +36,8 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_output(values, "html", "HTML page to write, with plots", page)
     sweep = "search batch sizes, meshes, remat and loop unrolling for the fastest that fits"
     flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
-    flags.DEFINE_float("sweep_minutes", 30.0, "time limit of the search", 0.0, flag_values=values)
+    limit = "time limit of the search"
+    define_number(values, "sweep_minutes", 30.0, limit, 0.0, _MOST_MINUTES)
     also = "additional value to search, such as mesh.tensor=2 (may be repeated)"
     flags.DEFINE_multi_string("sweep_also", [], also, flag_values=values)
 
@@ -49,6 +53,8 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
 def _compile(values: flags.FlagValues) -> int | None:
     from bert_jax.config.config_files import read_config
 
+    if given := [name for name in _OF_SWEEP if values[name].present and not values.sweep]:
+        raise UsageError(f"--{given[0]} has no effect without --sweep")
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
     target = _target(values)

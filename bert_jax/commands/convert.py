@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_weights, need
+from bert_jax.commands.command import Command, define_number, define_weights, need
 from bert_jax.commands.kinds import export, exports
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
@@ -114,14 +114,12 @@ def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
     text = "file with one text per line, a tab between two of a pair (default: a few sentences)"
     define_input(values, "text", text)
     tolerance = "largest difference of models that count as the same"
-    flags.DEFINE_float("tolerance", 1e-5, tolerance, flag_values=values)
+    define_number(values, "tolerance", 1e-5, tolerance, 0)
 
 
 def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     if len(words) != 2:
         raise UsageError(f"give two models to compare, not {len(words)}")
-    if not values.tolerance >= 0:  # nor NaN
-        raise UsageError(f"--tolerance={values.tolerance:g}: give 0 or more")
     from bert_jax.convert.verify import run_verify
 
     model, other = words

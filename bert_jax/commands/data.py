@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_number, need
 from bert_jax.commands.kinds import batch_file, example_folder, page, store, vocabulary, work
 from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 from bert_jax.errors import StorageError, UsageError, UserError
@@ -111,7 +111,7 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
         "share of each source's documents held out for evaluation (default: 0.01, at least 20 "
         "documents where these are at most 0.05)"
     )
-    flags.DEFINE_float("held_out_share", None, share, 0, 0.5, flag_values=values)
+    define_number(values, "held_out_share", None, share, 0, 0.5)
     dedup = "remove duplicate documents: exact, or near (MinHash)"
     flags.DEFINE_enum("dedup", "none", DEDUP, dedup, flag_values=values)
     strict = "fail instead of skipping files, documents or sentences"

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, define_weights, need
+from bert_jax.commands.command import (
+    Command,
+    define_cpu_devices,
+    define_number,
+    define_weights,
+    need,
+)
 from bert_jax.commands.kinds import predictions, task_runs
 from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 from bert_jax.commands.run_flags import (
@@ -86,7 +92,7 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     choices = "columns of the choices, such as a,b,c (default: the task's)"
     flags.DEFINE_string("choices", None, choices, flag_values=values)
     threshold = "overrides config.task.null_threshold (SQuAD 2.0)"
-    flags.DEFINE_float("null_threshold", None, threshold, flag_values=values)
+    define_number(values, "null_threshold", None, threshold)
     nbest = "file of the best answers to each question, SQuAD's nbest_predictions.json"
     define_output(values, "nbest", nbest, predictions)
     odds = "file of the scores of no answer, SQuAD's null_odds.json"

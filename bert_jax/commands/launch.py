@@ -10,7 +10,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_number, need
 from bert_jax.commands.kinds import rendering
 from bert_jax.commands.launch_job import absolute, checks_of, limits_of, make_job, parse_command
 from bert_jax.commands.paths import check_outputs, define_input, define_output, inputs_of
@@ -59,6 +59,7 @@ _BACKENDS = {
         " --workdir=gs://x/b1",
     ),
 }
+_MOST_GRACE = 1e8  # as config.deadlines.grace
 _DEFINE: dict[object, Callable[..., object]] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -77,7 +78,7 @@ def _define_budgets(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_integer("max_failures", 3, failures, -1, flag_values=values)
     grace = "seconds to save after a signal (default: config.deadlines.grace)"
-    flags.DEFINE_float("grace", None, grace, 0.0, flag_values=values)
+    define_number(values, "grace", None, grace, 0.0, _MOST_GRACE)
 
 
 def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:

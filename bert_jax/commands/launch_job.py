@@ -10,6 +10,7 @@ from absl import flags
 
 from bert_jax.commands import finetune, pretrain
 from bert_jax.commands.command import need, parse
+from bert_jax.commands.run_flags import find_deadline, run_options
 from bert_jax.errors import UsageError, UserError, nearest
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def parse_command(
         from bert_jax.finetune.tasks.task_kinds import check_given
 
         check_given(config)
+    run_options(values)
+    find_deadline(values, config, start=0.0)
     return values, config
 
 

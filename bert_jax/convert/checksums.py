@@ -22,7 +22,12 @@ _LINE = re.compile(r"([0-9a-f]{64})  ((?:\w+/)?[\w.-]+)")
 
 def render(folder: Path, names: Iterable[str]) -> str:
     """Returns the contents of SHA256SUMS for these files of a folder."""
-    return "".join(f"{file_digest(folder / name)}  {name}\n" for name in sorted(names))
+    return text({name: file_digest(folder / name) for name in names})
+
+
+def text(sums: Mapping[str, str]) -> str:
+    """Returns the contents of SHA256SUMS for these digests, by name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:

@@ -58,7 +58,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
         UserError: the text cannot be used, or the workdir was created from other text.
         StoppedError: interrupted while training; the state is saved.
     """
-    cpu.use_cpu_devices(2)
+    cpu.use_cpu_devices(2, beside_accelerators=True)
     compile_cache.use()
     config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)

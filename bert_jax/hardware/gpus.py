@@ -7,6 +7,7 @@ published; of L4 its data sheet, with the memory of A10G, which has the same 24 
 Clocks are the highest, so that a bound of the time stays one.
 """
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 # Names of the share of the memory that JAX takes; it refuses both together.
 FRACTION_VARIABLE, OLDER_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 DEFAULT_FRACTION = 0.75  # of JAX
+_UNIFIED = "TF_FORCE_UNIFIED_MEMORY"  # lets XLA take more than the GPU has, from the host's memory
 _MAX_HOSTS = 512
 _MIB, _KIB = 2**20, 2**10
 
@@ -72,10 +74,11 @@ def memory_fraction() -> tuple[float, str]:
             share = float(os.environ[name])
         except ValueError:
             share = 0.0
-        if not 0 < share <= 1:
+        is_unified = os.environ.get(_UNIFIED, "").lower() in ("1", "true")
+        if not (0 < share <= 1 or (is_unified and 1 < share < math.inf)):
             raise UserError(
                 f"{name}={os.environ[name]}: not a share of the memory; give one from .1 to .95, "
-                "or unset it"
+                f"or unset it (above 1 only with {_UNIFIED}=1)"
             )
         return share, name
     return DEFAULT_FRACTION, ""

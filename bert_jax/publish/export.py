@@ -362,12 +362,6 @@ def _written(name: str) -> bool:
     return bool(WEIGHT_FILE.fullmatch(name) or _PART.fullmatch(name))
 
 
-def is_written(name: str) -> bool:
-    """Returns whether an export may have written a file, by its path below the folder."""
-    top = name.partition("/")[0]
-    return top in _FILES or _written(top)
-
-
 def _temporary_path(out: Path, kind: str) -> Path:
     """Temporary path of this process for the new folder ("tmp") or the previous one ("old")."""
     return out.parent / f".{out.name}.{os.getpid()}.{kind}"

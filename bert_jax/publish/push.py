@@ -1,12 +1,14 @@
 """Pushes an export to a model repository of the Hugging Face hub, private unless stated otherwise.
 
 The upload is one call of `huggingface_hub.HfApi.upload_folder`: a push that was cut off, run again,
-sends what is missing. Only files that SHA256SUMS lists are sent. No message has the token in it.
+sends what is missing. Only files that SHA256SUMS lists are sent, and none replaces a file that was
+edited on the hub. No message has the token in it.
 """
 
 import hashlib
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bert_jax.convert import checksums
 from bert_jax.convert.checksums import SUMS
 from bert_jax.errors import UserError
-from bert_jax.publish.export import CARD, is_written
+from bert_jax.publish.export import CARD
 from bert_jax.storage import hub
+from bert_jax.storage.digest import file_digest
 from bert_jax.storage.read_files import read_bytes
 
 if TYPE_CHECKING:
@@ -74,12 +77,12 @@ def push(folder: Path | str, target: Target) -> None:
     """Pushes an export or import, and prints the address.
 
     A branch that has an earlier export gets the files of this one; files in it that no export
-    writes stay.
+    wrote stay, and so does a model card that was edited there.
 
     Raises:
         UserError: as `check_target`; the folder is no export, or a file but the model card differs
-            from it; the repository has other content or is not as private as asked; the hub cannot
-            be reached, or refuses. The folder is unchanged.
+            from it; the repository has other or edited content, or is not as private as asked; the
+            hub cannot be reached, or refuses. The folder is unchanged.
     """
     check_target(target)
     sums = _read_sums(Path(folder))
@@ -120,7 +123,7 @@ def _read_sums(folder: Path) -> Mapping[str, str]:
 
 def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -> str:
     """Returns the address of the commit."""
-    name = target.repository
+    name = where = target.repository
     api.create_repo(name, private=target.private, exist_ok=True)
     info = api.model_info(name, files_metadata=True)
     if bool(info.private) != target.private:
@@ -129,18 +132,88 @@ def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -
     if target.branch != MAIN:
         api.create_branch(name, branch=target.branch, exist_ok=True)
         info = api.model_info(name, revision=target.branch, files_metadata=True)
-        _check_content(info.siblings or (), folder, sums, f"{name}@{target.branch}")
-    there = {file.rfilename for file in info.siblings or ()}
-    stale = sorted(file for file in there - {*sums, SUMS} if is_written(file))
-    commit = api.upload_folder(
-        repo_id=name,
-        folder_path=folder,
-        revision=target.branch,
-        commit_message="Upload by bert-jax",
-        allow_patterns=[*sums, SUMS],
-        delete_patterns=stale or None,
-    )
+        where = f"{name}@{target.branch}"
+        _check_content(info.siblings or (), folder, sums, where)
+    with tempfile.TemporaryDirectory() as temporary:
+        place, files = Path(temporary), info.siblings or ()
+        there = _Branch(api, target, place / "there", {file.rfilename for file in files})
+        earlier = there.sums()
+        edited = [
+            file.rfilename for file in files if _is_edited(file, folder, sums, there, earlier)
+        ]
+        if others := sorted(name for name in edited if name != CARD):
+            raise UserError(
+                f"{where}: {others[0]} was edited there since it was pushed; give a new name, or "
+                "remove the file on its page"
+            )
+        sent = {name: digest for name, digest in sums.items() if name not in edited}
+        if edited:
+            print(f"{CARD} was edited at {where} and stays; to replace it, remove it on its page")
+        if CARD in sent:  # it may have been edited in the folder
+            sent[CARD] = file_digest(folder / CARD)
+        _link(folder, place / "sent", sent)
+        commit = api.upload_folder(
+            repo_id=name,
+            folder_path=place / "sent",
+            revision=target.branch,
+            commit_message="Upload by bert-jax",
+            delete_patterns=sorted(earlier.keys() & there.names - {*sums, SUMS}) or None,
+        )
     return str(commit.commit_url)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """The files of a branch; they are downloaded to `folder`."""
+
+    api: "HfApi"
+    target: Target
+    folder: Path
+    names: set[str]
+
+    def digest(self, name: str) -> str:
+        path = self.api.hf_hub_download(
+            self.target.repository, name, revision=self.target.branch, local_dir=self.folder
+        )
+        return file_digest(Path(path))
+
+    def sums(self) -> Mapping[str, str]:
+        """Returns the checksums of an earlier push; none before the first. UserError if they were
+        edited there."""
+        if SUMS not in self.names:
+            return {}
+        self.digest(SUMS)
+        try:
+            return checksums.read_checksums(self.folder) or {}
+        except UserError:
+            raise UserError(
+                f"{self.target.repository}: {SUMS} there is damaged; remove it on its page"
+            ) from None
+
+
+def _is_edited(
+    file: Any, folder: Path, sums: Mapping[str, str], there: _Branch, earlier: Mapping[str, str]
+) -> bool:
+    """Returns whether a push would replace or remove a file that none has sent like that.
+
+    earlier: the checksums of the earlier push, if there was one.
+    """
+    name = file.rfilename
+    if not earlier or name not in {*sums, *earlier}:
+        return False
+    if _is_same(file, folder / name, sums.get(name)):
+        return False
+    digest = there.digest(name) if file.lfs is None else file.lfs.sha256
+    return bool(digest != earlier.get(name))
+
+
+def _link(folder: Path, place: Path, sums: Mapping[str, str]) -> None:
+    """Makes a folder of links to these files, with their SHA256SUMS. A card that stays on the hub
+    is not among them, so that the next push does not take it for its own."""
+    for name in sums:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).symlink_to((folder / name).absolute())
+    (place / SUMS).write_text(checksums.text(sums), encoding="ascii")
 
 
 def _other_access(name: str, *, is_private: bool) -> str:

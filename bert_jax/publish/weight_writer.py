@@ -22,7 +22,7 @@ WEIGHT_FILE: Final = re.compile(
     r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|" + re.escape(OPTIMIZER_FILE)
 )
 _PRODUCER = "bert-jax"
-_SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
+_SIZE = re.compile(r"(\d{1,9}(\.\d{1,9})?)[KMG]B", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ class WeightFormat:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise UserError(f"dtype={self.dtype}: give {', '.join(DTYPES)}")
-        if self.max_shard_size is not None and not _SIZE.fullmatch(self.max_shard_size):
+        if self.max_shard_size is None:
+            return
+        size = _SIZE.fullmatch(self.max_shard_size)
+        if size is None or float(size[1]) == 0:
             raise UserError(
                 f"max_shard_size={self.max_shard_size}: give a size such as 500MB or 2GB"
             )

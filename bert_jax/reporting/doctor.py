@@ -30,6 +30,7 @@ from bert_jax.launch.tpu.checks import check_gcloud, check_login
 from bert_jax.runtime import compile_cache
 from bert_jax.storage import json_record
 from bert_jax.storage.cache_dir import check_room
+from bert_jax.storage.outputs import check_output
 from bert_jax.storage.remote import is_remote
 
 OK, NOTE, FAILED = "ok", "note", "failed"
@@ -263,9 +264,17 @@ def _cudnn() -> str:
 
 
 def _preallocation() -> str:
-    """Checks the variables by which JAX takes a GPU's memory."""
+    """Checks the variables by which JAX takes a GPU's memory, as jaxlib reads them."""
     fraction, name = memory_fraction()
-    if os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() in ("false", "0"):
+    from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
+
+    try:
+        options = generate_pjrt_gpu_plugin_options()
+    except ValueError as error:
+        raise CheckFailedError(f"JAX refuses its variables ({error})", "unset it") from None
+    if options["allocator"] == "platform":
+        return "taken as it is needed (XLA_PYTHON_CLIENT_ALLOCATOR=platform)"
+    if not options.get("preallocate", True):
         return "taken as it is needed (XLA_PYTHON_CLIENT_PREALLOCATE)"
     more = "" if name else f"; for more, {FRACTION_VARIABLE}=.95"
     return f"JAX takes {fraction:.0%} of each GPU at its start{more}"
@@ -273,6 +282,9 @@ def _preallocation() -> str:
 
 def _workdir(folder: str) -> str:
     """Checks a folder, or where it would be made."""
+    from bert_jax.training.claim import RUN
+
+    check_output(folder, RUN)
     if is_remote(folder):
         return folder_check("workdir", folder).probe()
     path = Path(folder).absolute()

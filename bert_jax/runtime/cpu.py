@@ -12,8 +12,11 @@ _CPU_THREADS = 16
 _COUNT = "jax_num_cpu_devices"  # -1 by default
 
 
-def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
-    """Makes the CPU act as `count` devices per process; call it before creating any array.
+def use_cpu_devices(
+    count: int | None, *, processes: int = 1, beside_accelerators: bool = False
+) -> None:
+    """Makes the CPU act as `count` devices per process, in place of any accelerators; call it
+    before creating any array.
 
     The same total number of devices gives the same bits for any number of processes and cores:
 
@@ -30,6 +33,7 @@ def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
         count: devices of each process. None: JAX's default; as there may be an accelerator, the
             thread pool is then no smaller than XLA's default.
         processes: number of processes of the job.
+        beside_accelerators: the CPU is used only where there is no accelerator.
     """
     total = (count or 1) * processes
     threads = max(_CPU_THREADS, total, 0 if count else os.cpu_count() or 1)
@@ -39,6 +43,8 @@ def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
         os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
     if count:
         jax.config.update(_COUNT, count)
+    if count and not beside_accelerators:
+        jax.config.update("jax_platforms", "cpu")
 
 
 def more_devices(devices: Sequence[jax.Device]) -> str:

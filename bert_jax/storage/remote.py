@@ -38,9 +38,9 @@ _TRANSIENT: Final = re.compile(
 _DENIED: Final = re.compile(
     r"\b(PERMISSION_DENIED|UNAUTHENTICATED): |http_response_code='(?!404|412|416)"
 )
-# The address of a repository in a browser.
+# The address of a repository in a browser, or its path for fsspec.
 _ON_HUB: Final = re.compile(
-    r"https?://(?:www\.)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
+    r"(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
@@ -85,15 +85,12 @@ def open_path(path: epath.PathLike) -> epath.Path:
     """Returns the path; sets up the client if it is in a bucket.
 
     Raises:
-        UserError: the client is not installed, or no client exists for the protocol.
+        UserError: the client is not installed, or the path is of another protocol than gs://,
+            whose errors and guarantees are not known here.
     """
-    if not is_remote(path):
-        return epath.Path(path)
-    _prepare(os.fspath(path))
-    try:
-        return epath.Path(path)
-    except KeyError:  # a protocol of fsspec alone, such as https
-        raise _unknown_protocol(os.fspath(path)) from None
+    if is_remote(path):
+        _prepare(os.fspath(path))
+    return epath.Path(path)
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
@@ -103,6 +100,8 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 
 def _prepare(path: str) -> None:
+    if not path.startswith("gs://"):
+        raise _unknown_protocol(path)
     # gcsfs's experimental class queries the type of every bucket over gRPC before opening anything;
     # its additional features are not needed here.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -112,20 +111,14 @@ def _prepare(path: str) -> None:
     settings = fsspec.config.conf.setdefault("gcs", {})
     for name, value in _SETTINGS.items():
         settings.setdefault(name, value)
-    protocol = path.partition("://")[0]
     try:
-        if protocol in ("gs", "gcs"):
-            from bert_jax.storage.first_contact import Client
-
-            fsspec.register_implementation("gcs", Client, clobber=True)
-            fsspec.register_implementation("gs", Client, clobber=True)
-        fsspec.get_filesystem_class(protocol)
+        from bert_jax.storage.first_contact import Client
     except ImportError:
         raise UserError(
             f"{path}: buckets need gcsfs, which is not installed; pip install 'bert-jax[gcs]'"
         ) from None
-    except ValueError:
-        raise _unknown_protocol(path) from None
+    fsspec.register_implementation("gcs", Client, clobber=True)
+    fsspec.register_implementation("gs", Client, clobber=True)
 
 
 def _unknown_protocol(path: str) -> UserError:

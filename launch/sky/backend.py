@@ -26,7 +26,6 @@ from bert_jax.storage.remote import open_path, put, storage_errors
 
 _POLL = 15.0  # seconds between two questions to SkyPilot
 _PATIENCE = 120.0  # seconds that a stopped job gets besides its grace, before it is cancelled
-_GRACE = 60.0  # seconds to save; `stop` does not know the --grace of the job
 _VERSION = (0, 14)  # of the schema that tests check the task with
 
 
@@ -115,7 +114,8 @@ class Sky:
         subprocess.run(["sky", "jobs", "logs", *words], check=False)  # it says what is wrong
 
     def stop(self, job: JobId) -> None:
-        found, until = find(job), time.monotonic() + _GRACE + _PATIENCE
+        found, state = find(job), State.read(job.folder)
+        until = time.monotonic() + (state.grace if state else 0) + _PATIENCE
         if found and found.state == "RUNNING":
             put(f"{job.folder}/stop", b"")  # the first node looks for it
             say(f"{job.name}: asked to save")

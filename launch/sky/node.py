@@ -1,9 +1,9 @@
 """Runs the process of one node of a SkyPilot job, within the budgets of its restarts.
 
-FOLDER MAX_PREEMPTIONS MAX_FAILURES COMMAND…: the job's folder in the workdir, its budgets, the
-process. SkyPilot recovers a job after exit codes 42 and 43 as often as they come, on new nodes, so
-the count is kept in FOLDER: `state.json`, `codes/ATTEMPT/NODE`, and `stop`, which marks a job that
-was asked to stop.
+FOLDER MAX_PREEMPTIONS MAX_FAILURES GRACE COMMAND…: the job's folder in the workdir, its budgets,
+the seconds that its process may take to save, which `stop` waits for, the process. SkyPilot
+recovers a job after exit codes 42 and 43 as often as they come, on new nodes, so the count is kept
+in FOLDER: `state.json`, `codes/ATTEMPT/NODE`, and `stop`, which marks a job that was asked to stop.
 """
 
 import dataclasses
@@ -24,15 +24,17 @@ from bert_jax.storage.remote import open_path, put, storage_errors
 
 PORT = 8476  # of the coordinator, on the first node; JAX's own default
 _POLL = 15.0  # seconds between two looks for `stop`
-_FORM = {"task": str} | dict.fromkeys(("attempt", "preemptions", "failures"), json_record.count)
+_NUMBERS = ("grace", "attempt", "preemptions", "failures")
+_FORM = {"task": str} | dict.fromkeys(_NUMBERS, json_record.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """An attempt: its SKYPILOT_TASK_ID, which SkyPilot keeps when it recovers a job, its number
-    from 1, and the restarts used before it."""
+    """An attempt: its SKYPILOT_TASK_ID, which SkyPilot keeps when it recovers a job, the seconds
+    that it may take to save, its number from 1, and the restarts used before it."""
 
     task: str
+    grace: int
     attempt: int = 1
     preemptions: int = 0
     failures: int = 0
@@ -73,14 +75,15 @@ def place(env: dict[str, str]) -> list[str]:
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit code of this node: 42 or 43 only if the job may be started again."""
-    folder, preemptions, failures, *command = words
+    folder, preemptions, failures, grace, *command = words
     # SkyPilot takes longer to make new nodes than any pause would be.
     most = {"max_preemptions": int(preemptions), "max_failures": int(failures)}
     limits, rank = Limits(**most, between=0.0), os.environ["SKYPILOT_NODE_RANK"]
-    if rank == "0" and (code := _begin(folder, os.environ["SKYPILOT_TASK_ID"], limits)):
+    task = os.environ["SKYPILOT_TASK_ID"]
+    if rank == "0" and (code := _begin(folder, task, int(grace), limits)):
         return code
     code = _run(f"{folder}/stop" if rank == "0" else "", [*command, *place(dict(os.environ))])
-    state = State.read(folder) or State("", attempt=0)
+    state = State.read(folder) or State("", 0, attempt=0)
     put(f"{folder}/codes/{state.attempt}/{rank}", str(code).encode())
     if code == 0:
         return code
@@ -92,7 +95,7 @@ def main(words: Sequence[str]) -> int:
     return code if decision.again else _final(code)
 
 
-def _begin(folder: str, task: str, limits: Limits) -> int:
+def _begin(folder: str, task: str, grace: int, limits: Limits) -> int:
     """Counts an attempt; returns an exit code if there must be none, else 0."""
     state = State.read(folder)
     if state is None or state.task != task:
@@ -100,7 +103,7 @@ def _begin(folder: str, task: str, limits: Limits) -> int:
             open_path(f"{folder}/stop").unlink(missing_ok=True)  # of an earlier job
             if (codes := open_path(f"{folder}/codes")).exists():
                 codes.rmtree()
-        new = State(task)
+        new = State(task, grace)
     else:
         # Nodes that were taken away have noted nothing.
         code = verdict(codes_of(folder, state.attempt)) or STOPPED
@@ -108,7 +111,7 @@ def _begin(folder: str, task: str, limits: Limits) -> int:
         if not (decision := restarts.after(code, limits)).again:
             say(f"attempt {state.attempt} ended with {code}; {decision.reason}")
             return _final(code)
-        new = State(task, state.attempt + 1, restarts.preemptions, restarts.failures)
+        new = State(task, grace, state.attempt + 1, restarts.preemptions, restarts.failures)
     put(f"{folder}/state.json", json.dumps(dataclasses.asdict(new)).encode())
     return 0
 

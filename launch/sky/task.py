@@ -1,5 +1,6 @@
 """The SkyPilot task of a job, as data: what is rented, how a node is set up, what it runs."""
 
+import math
 import shlex
 from typing import Any
 
@@ -94,7 +95,7 @@ def _run(job: Job, *, is_tpu: bool) -> str:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if paths := job.bundle.python_path(f"$PWD/{bundle}"):
         lines.append(f'export PYTHONPATH="{":".join(paths)}"')
-    budgets = (str(limits.max_preemptions), str(limits.max_failures))
+    numbers = (limits.max_preemptions, limits.max_failures, math.ceil(limits.grace))
     command = ("python/bin/python", "-P", "-m", "bert_jax", *job.words(bundle))
-    words = shlex.join([job.folder, *budgets, *command])
+    words = shlex.join([job.folder, *map(str, numbers), *command])
     return _RUN.format(environment="\n".join(lines), words=words)

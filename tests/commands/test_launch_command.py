@@ -51,6 +51,26 @@ def test_a_program_that_is_missing_is_one_line(only_git, capsys, backend, progra
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("launcher", ["local run --processes=2", "slurm run --name=b1 --dry_run"])
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--time_limit=xx", "give a duration above zero"),
+        ("--time_limit=1s", "give more than config.deadlines.grace"),
+        ("--time_budget=xx", "give a duration above zero"),
+        ("--profile=xx", "give FIRST:END"),
+    ],
+)
+def test_flags_of_the_job_are_checked_before_anything_is_created(
+    launcher, flag, reason, only_git, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", *launcher.split(), "pretrain", "--config=tiny", "--workdir=run", flag]
+    assert cli.main(words) == exit_codes.USAGE
+    assert f"usage: {flag}: {reason}" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.processes
 def test_a_dry_run_asks_no_cluster_and_creates_nothing(only_git, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

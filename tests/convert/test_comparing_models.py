@@ -261,8 +261,16 @@ def test_another_architecture_is_one_line(
     [
         (["run"], USAGE, "give two models to compare, not 1"),
         (["run", "exported", "third"], USAGE, "give two models to compare, not 3"),
-        (["run", "exported", "--tolerance=nan"], USAGE, "--tolerance=nan: give 0 or more"),
-        (["run", "exported", "--tolerance=-1"], USAGE, "--tolerance=-1: give 0 or more"),
+        (
+            ["run", "exported", "--tolerance=nan"],
+            USAGE,
+            "flag --tolerance=nan: not a finite number",
+        ),
+        (
+            ["run", "exported", "--tolerance=-1"],
+            USAGE,
+            "flag --tolerance=-1: -1.0 is not a non-negative number",
+        ),
         (["run", "nowhere"], FAILED, "nowhere: no such folder"),
         (["run@3", "run"], FAILED, "run: no checkpoint of step 3; complete steps: 2, 4"),
         (["exported@3", "run"], FAILED, "exported@3: no such folder"),

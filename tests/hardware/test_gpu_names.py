@@ -98,6 +98,17 @@ def test_a_share_of_the_memory_that_is_none_is_refused(
         assert gpus.MODELS["h100"].usable_bytes
 
 
+def test_more_than_the_gpu_has_is_a_share_of_unified_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(gpus.OLDER_VARIABLE, raising=False)
+    monkeypatch.setenv(gpus.FRACTION_VARIABLE, "4.0")
+    with pytest.raises(UserError, match="above 1 only with TF_FORCE_UNIFIED_MEMORY=1"):
+        gpus.memory_fraction()
+    monkeypatch.setenv("TF_FORCE_UNIFIED_MEMORY", "1")
+    assert gpus.memory_fraction() == (4.0, gpus.FRACTION_VARIABLE)
+
+
 def test_both_names_of_the_share_are_refused_as_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     xla_client = importlib.import_module("jaxlib.xla_client")
     for name in (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE):

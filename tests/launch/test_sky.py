@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_run_submits_a_job_and_ends_with_the_code_that_its_nodes_noted(
 ) -> None:
     of = here(tmp_path)
     (program / "end").write_text("FAILED")
-    node.put(f"{of.folder}/state.json", json.dumps(vars(State(TASK, attempt=4))).encode())
+    node.put(f"{of.folder}/state.json", json.dumps(vars(State(TASK, 60, attempt=4))).encode())
     for rank, code in ((0, 43), (1, 44)):
         (Path(of.folder) / "codes/4").mkdir(parents=True, exist_ok=True)
         (Path(of.folder) / f"codes/4/{rank}").write_text(str(code))
@@ -165,9 +166,12 @@ def test_stop_asks_a_running_job_to_save_before_it_is_cancelled(
         json.dumps([{"job_id": 1, "job_name": name, "status": state}])
     )
     Path(of.folder).mkdir(parents=True)
-    monkeypatch.setattr(sky, "_GRACE", 0.0)
-    monkeypatch.setattr(sky, "_PATIENCE", 0.0)  # it does not end by itself
+    node.put(f"{of.folder}/state.json", json.dumps(vars(State(TASK, 600))).encode())
+    now = [0.0]  # it does not end by itself
+    waits = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.append(now.pop() + 100))
+    monkeypatch.setattr(sky, "time", waits)
     BACKEND.stop(of)
+    assert now == ([900.0] if asks else [100.0])  # the grace and more before it is cancelled
     assert (Path(of.folder) / "stop").exists() == asks
     assert calls(program)[-2] == "jobs cancel --yes 1"
     BACKEND.delete(of)
@@ -201,7 +205,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
             program or f"import sys; open('place', 'w').write(str(sys.argv)); sys.exit({code})"
         )
         try:
-            return node.main([str(tmp_path), "2", "1", sys.executable, "-c", program])
+            return node.main([str(tmp_path), "2", "1", "60", sys.executable, "-c", program])
         finally:
             signal.signal(signal.SIGTERM, before)
 
@@ -228,22 +232,22 @@ def test_a_job_is_recovered_within_two_budgets(
     assert [attempt(code) for code in (42, 43)] == [42, 43]
     assert attempt(43) == 1
     assert "1 of 1 failures used (--max_failures)" in capfd.readouterr().out
-    assert State.read(str(tmp_path)) == State(TASK, attempt=3, preemptions=1, failures=1)
+    assert State.read(str(tmp_path)) == State(TASK, 60, attempt=3, preemptions=1, failures=1)
     # Another node of that attempt ended with 43, so that SkyPilot recovers the job once more.
     (tmp_path / "place").unlink()
     assert attempt(0) == 1
     assert not (tmp_path / "place").exists()
     assert attempt(0, task="another submission") == 0
-    assert State.read(str(tmp_path)) == State("another submission")
+    assert State.read(str(tmp_path)) == State("another submission", 60)
 
 
 @pytest.mark.processes
 def test_nodes_that_were_taken_away_are_a_preemption(
     attempt: Callable[..., int], tmp_path: Path
 ) -> None:
-    node.put(f"{tmp_path}/state.json", json.dumps(vars(State(TASK))).encode())
+    node.put(f"{tmp_path}/state.json", json.dumps(vars(State(TASK, 60))).encode())
     assert attempt(0) == 0
-    assert State.read(str(tmp_path)) == State(TASK, attempt=2, preemptions=1)
+    assert State.read(str(tmp_path)) == State(TASK, 60, attempt=2, preemptions=1)
 
 
 @pytest.mark.processes

@@ -127,6 +127,7 @@ def test_every_step_has_a_folder(run: Path, tmp_path: Path) -> None:
     ("flags", "code", "message"),
     [
         (["--max_shard_size=big"], FAILED, "max_shard_size=big: give a size such as 500MB or 2GB"),
+        (["--max_shard_size=0.0GB"], FAILED, "max_shard_size=0.0GB: give a size such as"),
         (["--dtype=float8"], USAGE, "float8"),
         (["--all_steps", "--step=1"], USAGE, "--all_steps and --step exclude each other"),
     ],

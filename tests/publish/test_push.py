@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from exported import make_run
+from hub_server import use_endpoint
 from hub_uploads import TOKEN, Uploads, serve_uploads
 
 from bert_jax import cli
@@ -34,9 +35,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Uploads]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """As HF_ENDPOINT and HF_HUB_DISABLE_XET=1, which are read when the library is imported."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    """The client uses a hub, with the token of its owner."""
+    use_endpoint(monkeypatch, endpoint)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
@@ -51,6 +51,14 @@ def push(folder: Path, *flags: str) -> int:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def are_as_summed(hub: Uploads, left_out: str = "") -> bool:
+    """Whether the files of the repository, but one, are those of its SHA256SUMS."""
+    files = {name: data for name, data in hub.files(NAME).items() if name != left_out}
+    lines = files.pop("SHA256SUMS").decode().splitlines()
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return sorted(lines) == sorted(f"{digest}  {name}" for name, digest in digests.items())
 
 
 def fails(capsys: pytest.CaptureFixture, *parts: str) -> str:
@@ -166,11 +174,49 @@ def test_the_card_may_be_edited_before_a_push_and_nothing_else(
     (out / "README.md").write_text(card)
     assert push(out) == DONE
     assert hub.files(NAME)["README.md"] == card.encode()
+    assert are_as_summed(hub)
     (out / "config.json").write_text("{}")
     assert push(out) == FAILED
     fails(capsys, "config.json: checksum differs from SHA256SUMS")
     assert push(tmp_path) == FAILED
     fails(capsys, f"{tmp_path}: no SHA256SUMS in it")
+
+
+def test_a_card_that_was_edited_on_the_hub_stays(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert export(run, tmp_path / "two", "--step=2") == DONE
+    card = hub.files(NAME)["README.md"] + b"Ask me anything."
+    hub.branches[NAME]["main"]["README.md"] = card
+    out = tmp_path / "four"
+    for _ in range(2):  # once more: it is not taken for the card that the first one left there
+        capsys.readouterr()
+        assert export(run, out) == DONE
+        assert f"README.md was edited at {NAME} and stays" in capsys.readouterr().out
+        assert hub.files(NAME)["README.md"] == card
+    others = {name: data for name, data in contents(out).items() if name != "SHA256SUMS"}
+    assert hub.files(NAME).items() >= (others | {"README.md": card}).items()
+    assert are_as_summed(hub, left_out="README.md")
+    (out / "README.md").write_bytes(card)
+    assert push(out) == DONE
+    assert "stays" not in capsys.readouterr().out
+    assert are_as_summed(hub)
+
+
+def test_a_file_that_was_edited_on_the_hub_is_not_replaced(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out, names = tmp_path / "out", ("config.json", "model.safetensors")
+    assert export(run, tmp_path / "two", "--step=2") == DONE
+    sent = hub.files(NAME)
+    for name in names:
+        hub.branches[NAME]["main"] = {**sent, name: b"{}"}
+        assert export(run, out) == FAILED
+        fails(capsys, f"{NAME}: {name} was edited there since it was pushed; give a new name")
+        assert hub.files(NAME) == {**sent, name: b"{}"}
+    hub.branches[NAME]["main"] = {**sent, "SHA256SUMS": b"mine"}
+    assert push(out) == FAILED
+    fails(capsys, f"{NAME}: SHA256SUMS there is damaged", "remove it on its page")
 
 
 @pytest.mark.parametrize(

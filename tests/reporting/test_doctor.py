@@ -159,11 +159,42 @@ def test_a_memory_fraction_is_a_part(
     assert examined("GPU memory")["GPU memory"][0] == state
 
 
-def test_memory_is_taken_as_it_is_needed_if_the_user_says_so(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "value", "state", "line"),
+    [
+        ("PREALLOCATE", "false", "ok", "taken as it is needed"),
+        ("PREALLOCATE", "FALSE", "ok", "JAX takes 75%"),
+        ("ALLOCATOR", "platform", "ok", "taken as it is needed"),
+        ("ALLOCATOR", "foo", "failed", "JAX refuses its variables (XLA_PYTHON_CLIENT_ALLOCATOR"),
+    ],
+)
+def test_variables_of_memory_are_read_as_jax_reads_them(
+    variable: str, value: str, state: str, line: str,
+    machine: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv(f"XLA_PYTHON_CLIENT_{variable}", value)
+    found = examined("GPU memory")["GPU memory"]
+    assert (found[0], found[1].startswith(line)) == (state, True), found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("hf:me/run", "hf:me/run: nothing is written there"),
+        ("s3://bucket/run", "s3://bucket/run: unknown protocol s3://"),
+        ("others", "others: holds manifest.json, but no config.json"),
+        ("new/run", "can be written"),
+    ],
+)
+def test_a_workdir_is_one_that_a_run_takes(
+    name: str, line: str, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    assert "taken as it is needed" in examined("GPU memory")["GPU memory"][1]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others/manifest.json").write_text("{}")
+    (found,) = doctor.examine([row for row in doctor.rows(name) if row.check.name == "workdir"])
+    assert line in found.line
+    assert found.state == ("ok" if name == "new/run" else "failed")
 
 
 def test_libraries_of_cuda_that_come_first_are_named(

@@ -30,3 +30,21 @@ def test_one_cpu_device_of_several_cores_can_be_two(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     devices = [SimpleNamespace(platform=platform) for platform in platforms]
     assert cpu.more_devices(devices) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "beside", "platforms"), [(2, False, "cpu"), (2, True, None), (None, False, None)]
+)
+def test_simulated_devices_take_the_place_of_accelerators(
+    count: int | None, beside: bool, platforms: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but those of `demo`, which uses the accelerators that it finds."""
+    updates: dict[str, object] = {}
+    config = SimpleNamespace(update=updates.__setitem__)
+    monkeypatch.setattr(cpu, "jax", SimpleNamespace(config=config))
+    for name in ("PJRT_NPROC", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")  # they are as before after the test
+    cpu.use_cpu_devices(count, beside_accelerators=beside)
+    assert hasattr(jax.config, "jax_platforms")
+    expected = {cpu._COUNT: count, "jax_platforms": platforms}
+    assert updates == {name: value for name, value in expected.items() if value}

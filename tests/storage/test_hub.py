@@ -176,6 +176,8 @@ def test_a_cache_that_cannot_be_written_is_named(
     [
         "https://huggingface.co/org/bert",
         "https://hf.co/datasets/org/bert/tree/main",
+        "hf://org/bert",
+        "hf://datasets/org/bert@main/train.parquet",
     ],
 )
 def test_an_address_of_the_hub_is_answered_with_the_name(address: str) -> None:

@@ -280,6 +280,8 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
         ("gs://bucket/nothing", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://secret/store", "cannot be read (no permission)"),
         ("ftp9://bucket/store", "unknown protocol ftp9://"),
+        ("s3://bucket/store", "unknown protocol s3://; use gs://… or a local path"),
+        ("hf://org/store", "unknown protocol hf://; on the Hugging Face hub it is hf:org/store"),
     ],
 )
 @pytest.mark.parametrize("verb", ["verify", "inspect"])

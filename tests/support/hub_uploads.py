@@ -1,7 +1,7 @@
 """A Hugging Face hub on loopback that takes models: what a push sends, and what it is refused.
 
 It answers what the installed client asks in `upload_folder` without Xet: create, info, tree,
-branch, validate-yaml, preupload, LFS batch and object, commit.
+branch, validate-yaml, preupload, LFS batch and object, commit; and for a file that it downloads.
 """
 
 import base64
@@ -44,7 +44,7 @@ class Uploads:
         self.private[name] = private
 
     def answer(self, method: str, path: str, token: str, body: bytes) -> Answer:
-        """Returns status, headers, and what the body is in JSON."""
+        """Returns status, headers, and the body, which is JSON unless it is bytes."""
         path = unquote(urlparse(path).path)
         self.asked.append(f"{method} {path}")
         if self.refuse and re.search(self.refuse[0], self.asked[-1]):
@@ -63,6 +63,9 @@ class Uploads:
             return self._create(json.loads(body))
         if match := re.fullmatch(r"/(\w+/[\w.-]+)\.git/info/lfs/objects/batch", path):
             return self._batch(json.loads(body)["objects"])
+        if match := re.fullmatch(r"/(\w+/[\w.-]+)/resolve/([\w.-]+)/(.+)", path):
+            data = self.branches[match[1]][match[2]][match[3]]
+            return 200, {"ETag": f'"{_git(data)}"', "X-Repo-Commit": "0" * 40}, data
         match = re.fullmatch(r"/api/models/(\w+/[\w.-]+)(?:/(\w+)/([\w.-]+))?(?:/.*)?", path)
         assert match, path
         name, what, branch = match[1], match[2] or "revision", match[3] or "main"
@@ -162,12 +165,13 @@ def serve_uploads() -> Iterator[Uploads]:
             body = self._body()
             token = self.headers.get("Authorization", "")
             status, headers, answer = hub.answer(self.command, self.path, token, body)
-            data = json.dumps(answer).encode()
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             for name, value in (headers | {"Content-Length": str(len(data))}).items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
         def _body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":
@@ -180,6 +184,9 @@ def serve_uploads() -> Iterator[Uploads]:
             return b"".join(parts)
 
         def do_GET(self) -> None:
+            self._send()
+
+        def do_HEAD(self) -> None:
             self._send()
 
         def do_POST(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import runs
 from corpus import small_config, small_store
+from hub_server import use_endpoint
 from hub_uploads import TOKEN, serve_uploads
 
 from bert_jax import cli
@@ -85,8 +86,7 @@ def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
     kept = {c.step: c.kept for c in read_status(run).checkpoints}
     assert kept[at[800]] == ["800 words"]
     with serve_uploads() as hub:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        use_endpoint(monkeypatch, hub.endpoint)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         words = ["convert", "export", f"--workdir={run}", "--push=me/b"]
         assert cli.main([*words, f"--out={tmp_path / 'a'}", "--revision=chck_800"]) == DONE
