@@ -30,8 +30,13 @@ def read_tensors(file: Path, remedy: str) -> dict[str, np.ndarray]:
 
     with storage_errors(file), reader_errors(file, safetensors_errors(), "cannot be read", remedy):
         check_regular(file)
-        # Loaded with the Flax reader: plain NumPy has no bfloat16.
-        return {name: np.asarray(x) for name, x in safetensors.flax.load_file(file).items()}
+        # Loaded with the Flax reader: plain NumPy has no bfloat16. It rounds float64.
+        tensors = {name: np.asarray(x) for name, x in safetensors.flax.load_file(file).items()}
+        with safetensors.safe_open(file, framework="numpy") as stream:
+            for name in tensors:
+                if stream.get_slice(name).get_dtype() == "F64":
+                    tensors[name] = stream.get_tensor(name)
+    return tensors
 
 
 def read_metadata(file: Path, remedy: str) -> dict[str, str]:

@@ -16,7 +16,8 @@ import numpy as np
 from bert_jax.convert.model_files import Sums, checked_file, read_json
 from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.data_pipeline.settings import shown, shown_name
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
+from bert_jax.runtime.log import logger
 from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
 from bert_jax.storage.regular_file import check_regular
 from bert_jax.storage.remote import storage_errors
@@ -32,17 +33,31 @@ SAFETENSORS_FILES = ("model*.safetensors", HEADS)
 PYTORCH_FILES = ("pytorch_model*.bin",)
 # Folders with the parts of a sentence encoder, of which the first may be the encoder.
 PART = "[0-9]*_*"
+# What a wrapper of PyTorch puts before the names of tensors, and what to save instead of it.
+_WRAPPERS = {
+    "module.": ("DataParallel", "its model.module"),
+    "_orig_mod.": ("torch.compile", "the model that is not compiled"),
+}
 _AGAIN = "export or download the model again"
 
 
 def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
-    """Returns the tensors of a folder by name, with their stored dtypes.
+    """Returns the tensors of a folder by name, with their stored dtypes; logs it if some are of
+    float64, which our models round.
 
     Raises:
-        UserError: there are none, a file is missing or damaged or differs from SHA256SUMS, or
-            PyTorch is needed and not installed.
+        UserError: there are none, a file is missing or damaged or differs from SHA256SUMS, PyTorch
+            is needed and not installed, or the model was saved in a wrapper that trains it.
     """
     tensors = _read_model(folder, sums)
+    for prefix, (wrapper, model) in _WRAPPERS.items():
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            raise UserError(
+                f"{folder}: all names of tensors begin with {prefix}, as {wrapper} names them; "
+                f"save {model}"
+            )
+    if wide := sum(tensor.dtype == np.float64 for tensor in tensors.values()):
+        logger.info("%s: rounded from float64 to float32: %s", folder, count(wide, "tensor"))
     if not (folder / HEADS).exists() and HEADS not in (sums or ()):
         return tensors
     with checked_file(folder, HEADS, sums):

@@ -44,7 +44,7 @@ _PARTS_OF_ENCODER = (
     "embeddings.", "embeddings_project.", "encoder.layer.", "encoder.embed", "encoder.albert",
     "layers.", "pooler.", "LayerNorm.", "final_norm.",
 )  # fmt: skip
-_POSITIONS = "encoder.embeddings.position"
+_POSITIONS, _WORDS = "encoder.embeddings.position", "encoder.embeddings.word"
 _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attention.norm."
 
 
@@ -173,7 +173,7 @@ def from_transformers(
             word embeddings.
     """
     layout = find_layout(config)
-    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    by_name = _by_current_name(tensors, layout)
     groups = present(tensors, config) if groups is None else groups
     heads, pooler = with_heads(groups), POOLER in groups
     _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
@@ -194,7 +194,9 @@ def from_transformers(
     if not config.first_attention_norm:  # which nothing reads
         params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
     for decoder, tied in _tied(layout).items():
-        if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
+        if {decoder, tied} <= by_name.keys() and not np.array_equal(
+            *(np.asarray(by_name[name]) for name in (decoder, tied))
+        ):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
             )
@@ -210,8 +212,7 @@ def rows_before_positions(
     if not (rows := layout.rows_before(pad_token_id)):
         return None
     (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
-    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
-    return np.asarray(by_name[slot.theirs])[:rows].astype(np.float32)
+    return np.asarray(_by_current_name(tensors, layout)[slot.theirs])[:rows].astype(np.float32)
 
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
@@ -234,15 +235,12 @@ def unread(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
 
 def _tied(layout: Layout) -> dict[str, str]:
     """The tensors of the decoder, with those that they must equal."""
+    words = (tensor.theirs for tensor in layout.encoder or ENCODER if tensor.ours == _WORDS)
     tied = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.weight": next(words),
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     return {layout.tensor_name(name): layout.tensor_name(same) for name, same in tied.items()}
-
-
-def _equal(tensor: Any, other: Any) -> bool:
-    return tensor is other or np.array_equal(np.asarray(tensor), np.asarray(other))
 
 
 def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
@@ -268,7 +266,7 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     """The groups of a state dict: "encoder", the heads of which it has a tensor, the head of its
     task, and a pooler that a head reads; without any head, a pooler of which it has a tensor."""
     layout = find_layout(config)
-    names = {_current_name(name, layout) for name in tensors}
+    names = _by_current_name(tensors, layout)
     found = {slot.group for slot in _all_slots(config) if slot.theirs in names}
     if isinstance(config, TaskModelConfig):
         found.add(config.head.name)
@@ -280,6 +278,16 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
 
 def _all_slots(config: ModelConfig) -> Iterable[Slot]:
     return slots(config, {"encoder", POOLER, *heads_of(config)})
+
+
+def _by_current_name(tensors: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Returns a state dict by current names. A tied tensor that is stored once, under the name of
+    the decoder, has both names, as `safetensors.torch.save_model` stores one."""
+    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    for decoder, tied in _tied(layout).items():
+        if decoder in by_name:
+            by_name.setdefault(tied, by_name[decoder])
+    return by_name
 
 
 def _current_name(name: str, layout: Layout) -> str:
