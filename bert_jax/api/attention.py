@@ -18,7 +18,7 @@ from bert_jax.api.model import Model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE, is_byte_level
 from bert_jax.errors import UserError, count
-from bert_jax.finetune.tasks.encoding import check_no_padding, encode, separators
+from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.model.attention_weights import attention_weights
 
 LONGEST: Final = 512  # tokens that a page can show
@@ -59,7 +59,7 @@ def attention(model: Model, texts: Sequence[str]) -> SentenceAttention:
     sizes = [len(one.ids) - 2 + one.cut for one in model.tokens(texts)]
     if 0 in sizes:
         raise UserError(f"{texts[sizes.index(0)]!r}: no tokens; give a text with words")
-    between = separators(tokenizer)
+    between = len(tokenizer.frame.between)
     needed = 2 + sum(sizes) + between * (len(texts) - 1)
     if needed > limit:
         what = "a page shows" if limit == LONGEST else "the model reads"

@@ -164,12 +164,15 @@ def _common_rows(
 
 
 def _tokens(tokenizer: Tokenizer, text: Text, config: ModelConfig) -> _Row:
-    """Returns [CLS] text [SEP], or [CLS] text [SEP] text [SEP], with masks."""
-    special = tokenizer.special
-    ids, types = [special.cls], [0]
-    for number, part in enumerate(tokenizer.encode_batch(text)):
-        ids += [*part.tolist(), special.sep]
-        types += [min(number, config.type_vocab_size - 1)] * (len(part) + 1)
+    """Returns [CLS] text [SEP], or a pair as the tokenizer joins it, with masks."""
+    special, frame = tokenizer.special, tokenizer.frame
+    first, *others = tokenizer.encode_batch(text)
+    ids = [special.cls, *first.tolist()]
+    for other in others:
+        ids += [*frame.between, *other.tolist()]
+    ids.append(special.sep)
+    found = frame.types(len(first), len(others[0])).tolist() if others else [0] * len(ids)
+    types = [one * (config.type_vocab_size > 1) for one in found]
     limit = config.max_position_embeddings
     if len(ids) > limit:
         ids = [*ids[: limit - 1], special.sep]

@@ -16,7 +16,7 @@ from bert_jax.convert.sentence_encoder import (
     read_parts,
     read_sentence_encoder,
 )
-from bert_jax.convert.stored_tokenizer import model_max_length, read_tokenizer
+from bert_jax.convert.stored_tokenizer import check_frame, model_max_length, read_tokenizer
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.store.manifest import MANIFEST
@@ -44,7 +44,7 @@ def read_folder(path: Path) -> StoredModel:
     Raises:
         UserError: a file is missing, damaged, a link to a file outside, or differs from SHA256SUMS;
             the folder has a file or a key whose meaning would be lost; it is of another kind of
-            model, or its tokenizer has more entries than the model.
+            model, or its tokenizer has more entries than the model, or frames a text otherwise.
     """
     if not path.is_dir():
         check_not_special(path)
@@ -81,6 +81,7 @@ def read_folder(path: Path) -> StoredModel:
     config = from_config_json(values, str(folder / CONFIG))
     tensors = read_weights(folder, sums_there)
     tokenizer = read_tokenizer(folder, sums_there)
+    check_frame(folder, tokenizer, sums_there)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "

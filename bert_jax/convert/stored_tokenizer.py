@@ -79,6 +79,33 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     return found.for_task(in_words=False, split_special_tokens=split)
 
 
+def check_frame(folder: Path, tokenizer: Tokenizer, sums: Sums) -> None:
+    """Raises UserError if `AutoTokenizer` adds other tokens to a text than [CLS] and [SEP], as it
+    does with a tokenizer.json without a post-processor; logs it if it adds others to a pair alone.
+
+    sums: of an exported folder; older exports lacked the post-processor, and ours reads them.
+    """
+    if not (unlike := tokenizer.frame.unlike) or sums is not None:
+        return
+    values = _settings(folder, sums)
+    adds = values.get("add_bos_token") and values.get("add_eos_token")  # by transformers itself
+    if adds or _class(folder, values, sums) not in _AS_STORED:
+        return  # other classes make a post-processor of their own
+    cls, sep = map(tokenizer.token, (tokenizer.special.cls, tokenizer.special.sep))
+    file = folder / "tokenizer.json"
+    if unlike == "text":
+        raise UserError(
+            f"{file}: its post_processor does not read a text as {cls} text {sep}, as the models "
+            "here do; set one that does and save the tokenizer again"
+        )
+    between = " ".join(map(tokenizer.token, tokenizer.frame.between))
+    logger.warning(
+        "%s: its post_processor joins pairs in another way than %s text %s text %s, as bert-jax "
+        "reads them; use single texts, or set one that does",
+        file, cls, between, sep,
+    )  # fmt: skip
+
+
 def _without_the_usual(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings without those that add <bos> and <eos> to a text, if they are [CLS] and
     [SEP], as in mmBERT."""

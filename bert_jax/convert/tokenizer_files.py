@@ -1,19 +1,24 @@
 """The tokenizer files of an export, with which `AutoTokenizer` produces our ids.
 
-`tokenizer.json` is that of the model byte for byte; that of a tagger with a byte-level BPE puts a
-space before every word, see `Tokenizer.for_task`. For BERT's WordPiece, transformers does not use
-it unchanged: from `tokenizer_config.json`, 4.x overrides its normalizer and 5.x rebuilds the entire
-tokenizer. That file must therefore agree with tokenizer.json. A PhoBERT tokenizer with pieces that
-have no entry is read by its own class, from vocab.txt and bpe.codes. Every other tokenizer,
-SentencePiece included, is exported under the class that reads only tokenizer.json.
+`tokenizer.json` is that of the model byte for byte, with two exceptions: that of a tagger with a
+byte-level BPE puts a space before every word, see `Tokenizer.for_task`; and a post-processor that
+does not add the special tokens that the model has read is replaced.
+
+For BERT's WordPiece, transformers does not use it unchanged: from `tokenizer_config.json`, 4.x
+overrides its normalizer and 5.x rebuilds the entire tokenizer. That file must therefore agree with
+tokenizer.json. A PhoBERT tokenizer with pieces that have no entry is read by its own class, from
+vocab.txt and bpe.codes. Every other tokenizer, SentencePiece included, is exported under the class
+that reads only tokenizer.json.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import tokenizers
 
 from bert_jax.data_pipeline.tokenizer import fast_bpe
+from bert_jax.data_pipeline.tokenizer.frame import post_processor
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
@@ -27,7 +32,10 @@ def tokenizer_files(
         max_length: tokens to which transformers truncates a text, as does sentence-transformers.
         token_types: whether the model accepts them; transformers passes all that a tokenizer gives.
     """
-    spec = json.loads(tokenizer.json)
+    spec, data = json.loads(tokenizer.json), tokenizer.json
+    if tokenizer.frame.unlike:
+        spec["post_processor"] = post_processor(tokenizer.frame, *_ends(tokenizer))
+        data = json_bytes(spec)
     pad, unk, cls, sep, mask = map(tokenizer.token, tokenizer.special)
     specials = {
         "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
@@ -43,7 +51,7 @@ def tokenizer_files(
     if not token_types:
         settings["model_input_names"] = ["input_ids", "attention_mask"]
     files = {
-        "tokenizer.json": tokenizer.json,
+        "tokenizer.json": data,
         "tokenizer_config.json": json_bytes(settings),
         "special_tokens_map.json": json_bytes(specials),
     }
@@ -57,6 +65,12 @@ def tokenizer_files(
     if tokenizer.has_unknown_pieces:
         files |= fast_bpe.to_files(spec, tokenizer.vocab_size)
     return files
+
+
+def _ends(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
+    """Yields [CLS] and [SEP] with their ids."""
+    for index in (tokenizer.special.cls, tokenizer.special.sep):
+        yield tokenizer.token(index), index
 
 
 def lowercases(tokenizer: Tokenizer) -> bool:

@@ -44,7 +44,7 @@ _PARTS_OF_ENCODER = (
     "embeddings.", "embeddings_project.", "encoder.layer.", "encoder.embed", "encoder.albert",
     "layers.", "pooler.", "LayerNorm.", "final_norm.",
 )  # fmt: skip
-_POSITIONS = "encoder.embeddings.position"
+_POSITIONS, _WORDS = "encoder.embeddings.position", "encoder.embeddings.word"
 _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attention.norm."
 
 
@@ -195,7 +195,9 @@ def from_transformers(
     if not config.first_attention_norm:  # which nothing reads
         params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
     for decoder, tied in _tied(layout).items():
-        if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
+        if {decoder, tied} <= by_name.keys() and not np.array_equal(
+            *(np.asarray(by_name[name]) for name in (decoder, tied))
+        ):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
             )
@@ -211,8 +213,12 @@ def rows_before_positions(
     if not (rows := layout.rows_before(pad_token_id)):
         return None
     (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
+<<<<<<< HEAD
     by_name = _by_current_name(tensors, layout)
     return np.asarray(by_name[slot.theirs])[:rows].astype(np.float32)
+=======
+    return np.asarray(_by_current_name(tensors, layout)[slot.theirs])[:rows].astype(np.float32)
+>>>>>>> mend-c
 
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
@@ -235,15 +241,12 @@ def unread(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
 
 def _tied(layout: Layout) -> dict[str, str]:
     """The tensors of the decoder, with those that they must equal."""
+    words = (tensor.theirs for tensor in layout.encoder or ENCODER if tensor.ours == _WORDS)
     tied = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.weight": next(words),
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     return {layout.tensor_name(name): layout.tensor_name(same) for name, same in tied.items()}
-
-
-def _equal(tensor: Any, other: Any) -> bool:
-    return tensor is other or np.array_equal(np.asarray(tensor), np.asarray(other))
 
 
 def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:

@@ -20,6 +20,7 @@ from tokenizers import decoders
 
 from bert_jax.data_pipeline.tokenizer import byte_level_bpe, fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens, with_prefix_space
+from bert_jax.data_pipeline.tokenizer.frame import Frame, find_frame
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     SpecialIds,
@@ -191,6 +192,13 @@ class Tokenizer:
         result[list(self.special)] = BEGINS | (result.max(initial=0) & NEXT_BEGINS)
         result.flags.writeable = False
         return result
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The special tokens of pairs, see frame.py."""
+        with self._errors():
+            entries = (self.token(i) for i in range(self.vocab_size))
+            return find_frame(self._encoder, self.special, entries)
 
     @cached_property
     def word_splits(self) -> tuple[Split, ...]:

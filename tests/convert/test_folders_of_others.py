@@ -1,5 +1,6 @@
 """Files and keys of folders of others: each has its entry in a table, or is named and refused."""
 
+import json
 import logging
 import re
 import runpy
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from exported import random_params
+from framed import framed
 from hub_server import Hub, serve, use_endpoint
 from small import model_config
 from tensorflow_bundle import google_tensors, write_bundle, write_google_folder
@@ -271,3 +273,13 @@ def test_a_token_store_in_place_of_a_model_is_said_to_be_one(tmp_path, capsys):
     words = ["convert", "import", f"--from={tmp_path}/store", f"--out={tmp_path}/out"]
     assert cli.main(words) == FAILED
     assert f"{tmp_path}/store: a token store, which has no model; train" in capsys.readouterr().err
+
+
+def test_a_model_whose_tokenizer_frames_no_text_is_not_imported(folder, tmp_path, capsys):
+    """`AutoTokenizer` would give the model other ids."""
+    (folder / "tokenizer.json").write_bytes(framed(Tokenizer.from_vocab(ENTRIES)).json)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    command = ["convert", "import", f"--from={folder}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(command) == FAILED
+    assert "its post_processor does not read a text as" in capsys.readouterr().err

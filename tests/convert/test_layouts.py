@@ -13,6 +13,7 @@ import safetensors.numpy
 from docs_lines import docs_lines
 from exported import random_params
 from golden_case import CASES
+from layout_models import layout_config
 from small import COMPUTE, model_config
 
 import bert_jax
@@ -63,6 +64,52 @@ def bpe_files(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def bpe(bpe_files) -> Tokenizer:
     return Tokenizer(from_files(bpe_files / "vocab.json", bpe_files / "merges.txt"))
+
+
+# The names of the decoder's weight and bias, as `safetensors.torch.save_model` keeps them of those
+# that are tied, with the names that other files have.
+DECODERS = {
+    "bert": {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    "roberta": {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    "distilbert": {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    "modernbert": {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    "albert": {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    "electra": {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder"), [(name, decoder) for name in DECODERS for decoder in DECODERS[name]]
+)
+def test_a_tied_tensor_may_be_stored_once_as_the_decoders(name, decoder):
+    config = layout_config(name)
+    tensors = weights.to_transformers(random_params(config, ("mlm",)), config)
+    moved = dict(tensors)
+    moved[decoder] = moved.pop(DECODERS[name][decoder])
+    assert weights.leftover(moved, config) == []
+    assert weights.present(moved, config) == {"encoder", "mlm"}
+    back = weights.to_transformers(weights.from_transformers(moved, config), config)
+    assert back.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(back[key], tensor)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_that_is_not_tied_is_named(name):
+    config = layout_config(name)
+    tensors = weights.to_transformers(random_params(config, ("mlm",)), config)
+    decoder, words = next(iter(DECODERS[name].items()))
+    with pytest.raises(UserError, match=f"^{decoder} differs from {words}; only models that tie"):
+        weights.from_transformers(tensors | {decoder: tensors[words] + 1}, config)
 
 
 @pytest.mark.parametrize("name", FORMS)

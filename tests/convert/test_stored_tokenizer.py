@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from framed import framed
 
-from bert_jax.convert.stored_tokenizer import read_tokenizer
+from bert_jax.convert.stored_tokenizer import check_frame, read_tokenizer
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -284,3 +286,44 @@ def test_what_transformers_does_without_a_setting_is_said(settings, said, tmp_pa
         caplog.clear()
         assert pieces(tmp_path)[0] == "Hello"
     assert [line.partition("nothing beside it says ")[2] for line in caplog.messages] == said
+
+
+def write_framed(folder: Path, between: str | None, **settings: object) -> Tokenizer:
+    """A folder with a tokenizer.json of another post-processor, see `framed`."""
+    tokenizer = framed(Tokenizer.from_vocab([*SPECIALS, "a"]), between=between)
+    (folder / "tokenizer.json").write_bytes(tokenizer.json)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_a_tokenizer_that_frames_no_text_is_one_line(kind, tmp_path):
+    tokenizer = write_framed(tmp_path, None, tokenizer_class=kind)
+    message = r"tokenizer\.json: its post_processor does not read a text as \[CLS\] text \[SEP\]"
+    with pytest.raises(UserError, match=message) as error:
+        check_frame(tmp_path, tokenizer, None)
+    assert "\n" not in str(error.value)
+    check_frame(tmp_path, tokenizer, {})  # of an export that an earlier version wrote
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "TokenizersBackend", "add_bos_token": True, "add_eos_token": True},
+    ],
+)
+def test_one_that_its_class_frames_is_read(settings, tmp_path):
+    check_frame(tmp_path, write_framed(tmp_path, None, **settings), None)
+
+
+def test_another_frame_of_pairs_alone_is_said(tmp_path, caplog):
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    tokenizer = write_framed(tmp_path, "", **kind)
+    with caplog.at_level("WARNING"):
+        check_frame(tmp_path, write_framed(tmp_path, "[SEP] [SEP]", **kind), None)
+    assert not caplog.messages
+    with caplog.at_level("WARNING"):
+        check_frame(tmp_path, tokenizer, None)
+    (line,) = caplog.messages
+    assert "joins pairs in another way than [CLS] text [SEP] text [SEP]" in line

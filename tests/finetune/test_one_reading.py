@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tokenizers
 from exported import TEXTS
+from framed import framed
 from small import model_config
 from small_task import task_config
 
@@ -79,6 +80,10 @@ MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "byte-level-split": lambda: byte_level(
         first=tokenizers.Regex(r" ?\p{L}+|\p{N}|\s?[^\s\p{L}]+|\s+")
     ),
+    "byte-level-one-separator": lambda: framed(byte_level(), between="</s>"),
+    "byte-level-unframed": lambda: framed(byte_level()),
+    "unigram-two-starts": lambda: framed(sentencepiece("unigram"), between="[SEP] [CLS]:1"),
+    "wordpiece-pair-without-separators": lambda: framed(wordpiece(lowercase=True), between=""),
 }
 KINDS = [*MAKERS]
 made = cache(lambda kind: MAKERS[kind]())

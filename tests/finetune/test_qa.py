@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from framed import framed
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -32,8 +33,10 @@ def test_a_window_is_cls_question_sep_context_sep(tokenizer: Tokenizer) -> None:
     assert window.segment_ids.tolist() == [0] * (len(asked) + 2) + [1] * (len(found) + 1)
     assert window.first == len(asked) + 2
     assert window.central.all()
-    (roberta,) = windows([question("Naïve")], tokenizer, Lengths(separators=2))
+    doubled = framed(tokenizer, between="[SEP] [SEP]", second=0)
+    (roberta,) = windows([question("Naïve")], doubled)
     assert roberta.token_ids.tolist()[window.first - 1 :][:2] == [special.sep] * 2
+    assert not roberta.segment_ids.any()
 
 
 @pytest.mark.parametrize("answer", ["Naïve", "Naïve café", "3.14", "ÜBER", "Hello", "inside"])

@@ -1,6 +1,7 @@
 """Texts as a model reads them: `[CLS] text [SEP]` or `[CLS] text [SEP] text [SEP]`.
 
-Where the tokenizer's separator is RoBERTa's, `</s>`, two of them are between the texts of a pair.
+Of a pair, the tokenizer says what is between the texts, such as RoBERTa's two separators, and the
+token types: see `Tokenizer.frame`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,6 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.layouts.known_layouts import positions_after_pad
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-
-_DOUBLED = "</s>"
 
 Draw = Callable[[np.uint64, np.ndarray], np.ndarray]
 
@@ -78,16 +77,6 @@ class Targets:
         )
 
 
-def separators(tokenizer: Tokenizer) -> int:
-    """Returns how many separators are between the texts of a pair."""
-    return 1 + (tokenizer.token(tokenizer.special.sep) == _DOUBLED)
-
-
-def second_type(tokenizer: Tokenizer, model: ModelConfig) -> int:
-    """Returns the token type of the second text of a pair."""
-    return int(model.type_vocab_size > 1 and separators(tokenizer) == 1)
-
-
 def joined(
     ids: Sequence[np.ndarray], types: Sequence[np.ndarray] | None = None, *, cut: int = 0
 ) -> Encoded:
@@ -106,24 +95,23 @@ def encode(
     Of a pair that is too long, the longer text loses its last token, again and again, as in
     `_truncate_seq_pair` of run_classifier.py.
     """
-    special = tokenizer.special
-    between = [special.sep] * separators(tokenizer)
+    special, frame = tokenizer.special, tokenizer.frame
+    typed = model.type_vocab_size > 1
     flat = tokenizer.encode_texts([text for pair in texts for text in pair])
-    parts, second = iter(flat), second_type(tokenizer, model)
+    parts = iter(flat)
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     cut = 0
     for pair in texts:
         first, *other = (next(parts) for _ in pair)
-        room = limit - 2 - (len(between) if other else 0)
+        room = limit - 2 - (len(frame.between) if other else 0)
         sizes = len(first), len(other[0]) if other else 0
         kept = cut_longer(*sizes, room) if other else (min(sizes[0], room), 0)
         cut += kept != sizes
         head = [special.cls, *first[: kept[0]].tolist()]
-        tail = [*other[0][: kept[1]].tolist(), special.sep] if other else []
-        head += between if other else [special.sep]
-        ids.append(np.array(head + tail, np.int32))
-        types.append(np.repeat(np.array([0, second], np.int32), [len(head), len(tail)]))
+        tail = [*frame.between, *other[0][: kept[1]].tolist()] if other else []
+        ids.append(np.array([*head, *tail, special.sep], np.int32))
+        types.append(frame.types(*kept) * typed if other else np.zeros(len(head) + 1, np.int32))
     return joined(ids, types, cut=cut)
 
 

@@ -14,8 +14,6 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.labeled_examples import Question
 
-_SEGMENTS = np.array([0, 1], np.int32)
-
 
 @dataclass(frozen=True)
 class Lengths:
@@ -25,13 +23,11 @@ class Lengths:
         row: of a window with [CLS], question, context and separators.
         stride: from the start of a window in the context to that of the next.
         question: longest, the rest is cut off.
-        separators: after the question; RoBERTa has 2.
     """
 
     row: int = 384
     stride: int = 128
     question: int = 64
-    separators: int = 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Window:
 
     Attributes:
         example: index of the question.
-        token_ids, segment_ids: int32 [n]; segment 1 is the part and its [SEP].
+        token_ids, segment_ids: int32 [n]; the segments are the token types of the tokenizer.
         first: position of the part's first token.
         spans: int32 [m, 2], of the part's tokens: first character in the context, and the one after
             the last.
@@ -107,7 +103,8 @@ def windows(
     out: list[Window] = []
     pieces = zip(questions, asked, found, strict=True)
     for number, (question, (asked_ids, _), (ids, spans)) in enumerate(pieces):
-        head = _head(tokenizer, asked_ids[: lengths.question], lengths)
+        kept = asked_ids[: lengths.question]
+        head = np.concatenate([[tokenizer.special.cls], kept, tokenizer.frame.between])
         room = lengths.row - len(head) - 1
         if room < 1 or lengths.stride < 1:
             raise UserError(
@@ -124,7 +121,7 @@ def windows(
                     token_ids=np.concatenate(
                         [head, ids[start:end], [tokenizer.special.sep]]
                     ).astype(np.int32),
-                    segment_ids=np.repeat(_SEGMENTS, [len(head), end - start + 1]),
+                    segment_ids=tokenizer.frame.types(len(kept), end - start),
                     first=len(head),
                     spans=spans[start:end],
                     central=central,
@@ -133,12 +130,6 @@ def windows(
                 )
             )
     return out
-
-
-def _head(tokenizer: Tokenizer, ids: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """Returns the tokens before the context."""
-    special = tokenizer.special
-    return np.concatenate([[special.cls], ids, [special.sep] * lengths.separators])
 
 
 def _parts(size: int, room: int, stride: int) -> Iterator[tuple[int, int]]:

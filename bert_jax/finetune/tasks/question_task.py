@@ -14,7 +14,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import qa, soft_answers, squad, squad_metrics
 from bert_jax.finetune.tasks.baselines import nearest_sentence
-from bert_jax.finetune.tasks.encoding import Targets, joined, second_type, separators
+from bert_jax.finetune.tasks.encoding import Targets, joined
 from bert_jax.finetune.tasks.kind import (
     Arrays,
     Logits,
@@ -66,12 +66,10 @@ class QuestionTask(TaskKind):
     def prepare(self, context: TaskContext, examples: Examples) -> Prepared:
         """Windows of the contexts; one that does not have the answer has the target [CLS]."""
         task, tokenizer = context.task, context.tokenizer
-        lengths = qa.Lengths(context.limit, task.stride, task.max_question, separators(tokenizer))
+        lengths = qa.Lengths(context.limit, task.stride, task.max_question)
         made = qa.windows(_of(examples), tokenizer, lengths)
-        second = second_type(tokenizer, context.model)
-        encoded = joined(
-            [one.token_ids for one in made], [one.segment_ids * second for one in made]
-        )
+        typed = context.model.type_vocab_size > 1
+        encoded = joined([one.token_ids for one in made], [one.segment_ids * typed for one in made])
         targets = np.array([one.target or (0, 0) for one in made], np.int32)
         known = np.array([one.target is not None for one in made])
         cut = len({one.example for one in made if one.question_cut})
