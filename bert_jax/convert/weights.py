@@ -213,12 +213,7 @@ def rows_before_positions(
     if not (rows := layout.rows_before(pad_token_id)):
         return None
     (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
-<<<<<<< HEAD
-    by_name = _by_current_name(tensors, layout)
-    return np.asarray(by_name[slot.theirs])[:rows].astype(np.float32)
-=======
     return np.asarray(_by_current_name(tensors, layout)[slot.theirs])[:rows].astype(np.float32)
->>>>>>> mend-c
 
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
