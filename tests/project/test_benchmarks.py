@@ -7,37 +7,23 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from benchmark_runs import FOLDER, run
 from corpus import small_store
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 
-import convert  # noqa: E402
-import harness  # noqa: E402
-import input as feed  # noqa: E402
-import kernel_times  # noqa: E402
-import paragraphs  # noqa: E402
+import convert
+import harness
+import input as feed
+import kernel_times
+import paragraphs
 
 RACED = ["--minutes=20", "--out=nowhere"]
 LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
-
-
-def run(
-    script: str, *options: str, timeout: float = 900, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(FOLDER / script), *options],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -169,28 +155,6 @@ def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     done = run("slices.py", "--steps=1")
     assert done.returncode == 2
     assert "unrecognized arguments: --steps=1" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_the_parts_of_a_counted_start_are_timed_beside_the_exact_vectors(tmp_path: Path) -> None:
-    store, config = small_store(tmp_path / "store"), tmp_path / "narrow.py"
-    config.write_text(
-        "from bert_jax.configs import demo\n"
-        "def get_config():\n"
-        "    config = demo.get_config()\n"
-        "    config.model.hidden_size = 16\n"
-        "    return config\n"
-    )
-    done = run(
-        "counting.py", f"--store={store.path}", f"--config={config}", "--rounds=2", "--exact"
-    )
-    assert done.returncode == 0, done.stderr
-    parts = re.findall(r"^(\w.*?) +[\d.]+ (?:s|GiB)\b", done.stdout, re.MULTILINE)
-    heads = "heads of the first layer"
-    assert parts == ["counts", "vectors", heads, "peak memory", "scipy.sparse.linalg.svds"]
-    (share,) = re.findall(r"energy of the vectors: ([\d.]+)%", done.stdout)
-    assert 99 < float(share) < 100.01
 
 
 @pytest.mark.processes
