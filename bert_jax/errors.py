@@ -15,6 +15,7 @@ _HUB_NAMES: Final = {
     "model": re.compile(r"(?!.*\.(json|txt|model|zip)$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"),
     "dataset": re.compile(r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"),
 }
+_PREFIX: Final = 3  # characters that a name is known by
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 
@@ -144,10 +145,22 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     """Returns the valid name that is most similar to a misspelled one; None if none is similar.
 
     Of dotted names the last parts must be similar: `optimizer.foo` does not mean `optimizer.b2`.
+    Names with the same last part come first, then those of the same section, of these such as begin
+    with what was typed.
     """
-    last = name.rpartition(".")[2]
-    similar = [v for v in valid if _similarity(last, v.rpartition(".")[2]) >= _SIMILAR]
-    return max(similar, key=lambda v: _similarity(name, v), default=None)
+    section, _, last = name.rpartition(".")
+
+    def rank(valid_name: str) -> tuple[bool, bool, bool, float]:
+        its_section, _, its_last = valid_name.rpartition(".")
+        begins = len(last) >= _PREFIX and its_last.lower().startswith(last.lower())
+        is_near = its_section == section
+        is_similar = _similarity(last, its_last) >= _SIMILAR
+        if not is_similar and not (begins and is_near):
+            return False, False, False, 0.0
+        return its_last == last, is_near, is_near and begins, _similarity(name, valid_name)
+
+    best = max(valid, key=rank, default=None)
+    return best if best is not None and rank(best)[-1] else None
 
 
 def _similarity(a: str, b: str) -> float:

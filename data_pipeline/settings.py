@@ -77,7 +77,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
         if typed in valid:
             return typed
         if isinstance(valid, Within):
-            wrong(value, str(valid), where)
+            is_finite = isinstance(typed, int) or math.isfinite(typed)
+            wrong(value, f"{'' if is_finite else 'finite and '}{valid}", where)
         raise UserError(f"{where}={shown(value)}{nearest(value, valid)}")
     if origin is Literal:
         return _chosen(value, hint, where, {})

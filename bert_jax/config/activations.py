@@ -19,7 +19,7 @@ WRITTEN: Final = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 # Other functions, although spelled like these: GELU "10" is clipped.
 _OTHERS: Final = (
     "relu", "selu", "elu", "celu", "silu", "geglu", "quick_gelu", "gelu_10", "leaky_relu", "relu2",
-    "relu6", "prelu",
+    "relu6", "prelu", "glu", "reglu", "swiglu", "swish", "mish",
 )  # fmt: skip
 Activation = Annotated[
     Literal["gelu", "gelu_tanh"],

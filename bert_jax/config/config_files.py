@@ -19,7 +19,7 @@ from bert_jax.config import values_file
 from bert_jax.config.ablation import check_kind, check_not_ablation
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.serialization import flatten, from_dict, plain, updated
+from bert_jax.config.serialization import flatten, from_dict, plain, to_dict, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import SizeOf, vocab_size
@@ -136,7 +136,7 @@ def _config(
     previous: has them if there is neither a store nor a model; None for the defaults.
     """
     check_not_ablation(values)
-    flat, previous = flatten(values), previous or ModelConfig()
+    is_changed, flat, previous = bool(previous), flatten(values), previous or ModelConfig()
     unset = [name for name in (_VOCABULARY, *ARCHITECTURE) if flat.get(f"model.{name}", 0) is None]
     task, init = bool(flat.get("task.name")), flat.get("init")
     follows = [name for name in unset if name != _VOCABULARY or task]
@@ -148,9 +148,27 @@ def _config(
     if unset:
         values["model"] |= found
     config = from_dict(values, Config)
+    if not is_changed:  # of a run of both networks one may be taken by `Config.replace`
+        _check_detection(config)
     keys = tuple(f"model.{name}" for name in unset)
     again = functools.partial(_config, model_of=model_of, offline=offline, size_of=size_of)
     return config.with_unset(keys, again)
+
+
+def _check_detection(config: Config) -> None:
+    """Raises UserError for settings of a generator that a run does not have. Configurations that
+    runs of earlier versions have recorded may have them."""
+    if config.data.replaced_tokens:
+        return
+    known, usual = flatten(to_dict(config)), flatten(to_dict(Config()))
+    keys = [key for key in known if key == "rtd_weight" or key.startswith("model.generator.")]
+    if changed := [key for key in keys if known[key] != usual[key]]:
+        first = f"config.{changed[0]}={known[changed[0]]}"
+        defaults = " ".join(f"--config.{key}={usual[key]}" for key in changed)
+        raise UserError(
+            f"{first} has no effect without config.data.replaced_tokens; set that to True, or "
+            f"{defaults}"
+        )
 
 
 def load(

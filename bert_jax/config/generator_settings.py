@@ -3,10 +3,12 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from bert_jax.config.ranges import INT32
 from bert_jax.data_pipeline.settings import Within
 
-Size = Annotated[int, Within(0, INT32)]
+# The limits of the model's own sizes.
+_Width = Annotated[int, Within(0, 2**17)]
+_Layers = Annotated[int, Within(0, 1000)]
+_Heads = Annotated[int, Within(0, 2**12)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,10 +18,10 @@ class GeneratorConfig:
     A generator of another width has a dense layer after the embeddings.
     """
 
-    hidden_size: Size = 0
-    num_hidden_layers: Size = 0
-    num_attention_heads: Size = 0
-    intermediate_size: Size = 0
+    hidden_size: _Width = 0
+    num_hidden_layers: _Layers = 0
+    num_attention_heads: _Heads = 0
+    intermediate_size: _Width = 0
     # One module for both, trained by both, as in ELECTRA; or DeBERTaV3's: the discriminator adds
     # tables of its own to the generator's, and its gradients reach only its own.
     embedding_sharing: Literal["shared", "gradient_disentangled"] = "shared"

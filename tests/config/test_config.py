@@ -1,7 +1,10 @@
 """Shipped configs against their golden texts; keys that are unknown or of a wrong type."""
 
 import json
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import refusals
@@ -210,6 +213,46 @@ def test_a_wrong_config_file_is_one_line(
     assert message in said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer.learning_rate": math.inf}, "learning_rate=inf should be finite and 0 or more"),
+        ({"optimizer.eps": math.nan}, "config.optimizer.eps=nan should be finite and above 0"),
+        ({"optimizer.learning_rate": -1.0}, "learning_rate=-1.0 should be 0 or more"),
+        ({"optimizer.b1": math.inf}, "b1=inf should be finite and from 0 to 1, but not 1"),
+        ({"model.hidden_act": "swiglu"}, "hidden_act='swiglu'; valid: gelu, gelu_tanh"),
+        ({"model.hidden_act": "swish"}, "hidden_act='swish'; valid: gelu, gelu_tanh"),
+        (
+            {"model.generator.hidden_size": 2**17 + 1},
+            "hidden_size=131073 should be from 0 to 131072",
+        ),
+        ({"model.generator.num_hidden_layers": 1001}, "=1001 should be from 0 to 1000"),
+        ({"model.generator.num_attention_heads": 4097}, "=4097 should be from 0 to 4096"),
+        ({"model.generator.intermediate_size": 2**31}, "=2147483648 should be from 0 to 131072"),
+        (
+            {"model.generator.hidden_size": 64, "rtd_weight": 3.0},
+            "config.model.generator.hidden_size=64 has no effect without config.data."
+            "replaced_tokens; set that to True, or --config.model.generator.hidden_size=0 "
+            "--config.rtd_weight=50.0",
+        ),
+        (
+            {"model.generator.embedding_sharing": "gradient_disentangled"},
+            "has no effect without config.data.replaced_tokens",
+        ),
+    ],
+)
+def test_values_without_a_meaning_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        load("tiny", changes)
+
+
+def test_a_generator_without_effect_is_read_from_a_record_and_may_be_switched_off() -> None:
+    config = load("electra_small")
+    plain = config.replace("data.replaced_tokens", False)
+    assert plain.model.generator.hidden_size == 64
+    assert from_dict(to_dict(plain), Config) == plain
 
 
 def test_overrides_reach_the_config() -> None:
