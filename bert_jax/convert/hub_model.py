@@ -1,16 +1,22 @@
 """Downloads a model by its name on the Hugging Face hub, only the files that are read."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bert_jax.convert.folders.file_names import FILES
+from bert_jax.convert.model_files import CONFIG
 from bert_jax.convert.weight_files import (
+    OPTIMIZER_FILE,
     PART,
     PYTORCH,
     PYTORCH_FILES,
     SAFETENSORS_FILES,
     SETTINGS_FILES,
 )
+from bert_jax.data_pipeline.folders.check import check_refused
 from bert_jax.data_pipeline.folders.table import NO_EFFECT
 from bert_jax.errors import UserError
 from bert_jax.storage import hub
@@ -27,25 +33,50 @@ _LEFT_OUT = [
 ]
 
 
-def download(source: str, *, weights: bool = True) -> Path:
+def download(source: str, *, weights: bool = True, optimizer: bool = False) -> Path:
     """Returns the local folder of a model, whose name is the commit; errors as `hub.fetch`, and if
-    none of its files are there.
+    none of its files are there, or one that `check_listed` refuses.
 
     Args:
         source: `hf:OWNER/NAME[@REVISION]`.
         weights: False for the settings and the tokenizer alone.
+        optimizer: the state of the optimizer, too.
     """
     name = hub.parse_model(source)
+    hub.commit_of(name)
+    listed: list[str] = []
+    with suppress(UserError):  # without a network, what the cache has is taken
+        listed = hub.files_of(name)
+    check_listed(listed, source, weights=weights)
     settings = [*SETTINGS_FILES, *_below_parts(SETTINGS_FILES)]
     if not weights:
         return _with_files(name, hub.fetch(name, settings, _LEFT_OUT))
     safetensors = [*SAFETENSORS_FILES, *_below_parts(SAFETENSORS_FILES), _LAYERS]
+    safetensors += [OPTIMIZER_FILE] * optimizer
     folder = hub.fetch(name, [*settings, *safetensors], _LEFT_OUT)
     encoder = SAFETENSORS_FILES[0]
     if any(path for place in ("", "0_*/") for path in folder.glob(place + encoder)):
         return folder
     files = [*settings, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)]
     return _with_files(name, hub.fetch(name, files, _LEFT_OUT))
+
+
+def check_listed(paths: Iterable[str], source: str, *, weights: bool = True) -> None:
+    """Raises UserError for a file that `read_folder` would refuse, before any is copied: not all
+    files of a model are. The copy would be read without its meaning.
+
+    Args:
+        paths: those of a folder elsewhere, from there on.
+        weights: False if the tokenizer alone is read.
+    """
+    folders: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        folder, _, file = path.rpartition("/")
+        folders[folder].add(file)
+    entries = [entry for entry in FILES if weights or entry.unless]
+    for folder, names in folders.items():
+        if CONFIG in names and (not folder or fnmatchcase(folder, PART)):
+            check_refused(names, entries, f"{source}/{folder}" if folder else source)
 
 
 def _with_files(name: hub.HubName, folder: Path) -> Path:

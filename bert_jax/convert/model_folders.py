@@ -35,7 +35,7 @@ from bert_jax.storage.remote import is_remote, storage_errors
 
 
 @contextmanager
-def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
+def local_folder(source: str, *, weights: bool = True, optimizer: bool = False) -> Iterator[Path]:
     """Yields the local folder with a model; what must be unpacked is in a temporary one, a copy
     from a bucket stays in the cache.
 
@@ -43,13 +43,14 @@ def local_folder(source: str, *, weights: bool = True) -> Iterator[Path]:
         source: a folder written by transformers or google-research/bert, local or in a bucket; a
             zip of the latter; or `hf:OWNER/NAME[@REVISION]`, a model on the Hugging Face hub.
         weights: False for the settings and the tokenizer alone, if it must be copied.
+        optimizer: the state of the optimizer, too, if it is downloaded.
 
     Raises:
-        UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
-            or no such folder.
+        UserError: a model on the hub, a zip or a bucket that cannot be read, or has a file whose
+            meaning would be lost; a file that is no zip, or no such folder.
     """
     if hub.is_hub(source):
-        folder = hub_model.download(source, weights=weights)
+        folder = hub_model.download(source, weights=weights, optimizer=optimizer)
         with _naming(source, folder):
             yield folder
     elif is_remote(source):
@@ -133,7 +134,9 @@ def _is_zip(source: str) -> bool:
 def _copied(source: str, *, weights: bool) -> Path:
     """Returns a local folder with the files of a model in a bucket."""
     with storage_errors(source):
-        names = [name for name in objects(source) if _is_of_model(name, weights=weights)]
+        listed = objects(source)
+    hub_model.check_listed(listed, source, weights=weights)
+    names = [name for name in listed if _is_of_model(name, weights=weights)]
     if not names:
         raise UserError(f"{source}: no files of a model are there; check the spelling")
     top = path_of(source)

@@ -259,7 +259,7 @@ def _read(config: Config, data: RunData) -> InitialState:
                 f"config.init_weights=ema: {config.init} is no run, which has one set of weights; "
                 "leave it out"
             )
-        with local_folder(path) as folder:
+        with local_folder(path, optimizer=carry) as folder:
             stored = read_folder(folder)
             model, tokenizer = stored.config, stored.tokenizer
             origin = str(stored.values.get(ORIGIN, ""))

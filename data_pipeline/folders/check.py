@@ -39,8 +39,15 @@ def check_files(folder: Path, entries: Sequence[Entry], parts: Collection[str] =
                 f"{where}: not a file that bert-jax knows; move it away if the model does not need "
                 "it"
             )
-        elif entry and entry.use == REFUSED and not any(one in found for one in entry.unless):
-            raise UserError(f"{where}: {entry.about}")
+    check_refused(found, entries, folder)
+
+
+def check_refused(names: Collection[str], entries: Sequence[Entry], where: Path | str) -> None:
+    """Raises UserError for the first of the files of a folder that the table refuses."""
+    for name in sorted(names):
+        entry = find_entry(name, entries)
+        if entry and entry.use == REFUSED and not any(one in names for one in entry.unless):
+            raise UserError(f"{where}/{name}: {entry.about}")
 
 
 def check_keys(values: Mapping[str, Any], entries: Sequence[Entry], where: Path | str) -> None:

@@ -24,6 +24,7 @@ from tensorflow_bundle import write_google_folder
 import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
+from bert_jax.convert.model_folders import load_tokenizer
 from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
@@ -59,7 +60,9 @@ def run(source: object, out: Path) -> int:
     return cli.main(["convert", "import", f"--from={source}", f"--out={out}"])
 
 
-def fails_in_one_line(source: Path, out: Path, message: str, capsys: pytest.CaptureFixture) -> None:
+def fails_in_one_line(
+    source: object, out: Path, message: str, capsys: pytest.CaptureFixture
+) -> None:
     """An import fails with one line that has the message, and writes nothing."""
     assert run(source, out) == FAILED
     line = capsys.readouterr().err
@@ -180,6 +183,33 @@ def test_a_model_on_the_hub_has_its_commit_in_the_card(hub: Hub, tmp_path: Path)
         "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
         "tokenizer_config.json", "vocab.txt",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "message"),
+    [
+        ((), "model_head.pkl", "a classifier of SetFit on the vectors"),
+        (("tokenizer.json", "vocab.txt"), "spiece.model", "a vocabulary of SentencePiece that"),
+    ],
+)
+def test_a_file_that_is_not_downloaded_is_refused_as_in_a_folder(
+    removed: tuple[str, ...], added: str, message: str, hub: Hub, folder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    for name in removed:
+        (folder / name).unlink()
+    (folder / added).write_bytes(b"x")
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.move("org/other", "main", files)
+    fails_in_one_line(folder, tmp_path / "out", f"{folder}/{added}: {message}", capsys)
+    name = "hf:org/other"
+    fails_in_one_line(name, tmp_path / "out", f"{name}/{added}: {message}", capsys)
+    assert not any("model.safetensors" in path for path in hub.requests)
+    if removed:
+        with pytest.raises(UserError, match=f"^{name}/{added}: {message}"):
+            load_tokenizer(name)
+    else:
+        assert load_tokenizer(name).vocab_size == len(ENTRIES)
 
 
 def test_without_a_network_the_cached_copy_is_used(
@@ -420,9 +450,13 @@ def test_a_folder_in_a_bucket_is_imported(
     with emulated(monkeypatch, "bucket") as server:
         for file in request.getfixturevalue(kind).iterdir():
             server.write("bucket", f"models/tiny/{file.name}", file.read_bytes())
+            server.write("bucket", f"models/head/{file.name}", file.read_bytes())
         server.write("bucket", "models/tiny/training.log", b"not needed")
+        server.write("bucket", "models/head/model_head.pkl", b"of SetFit")
         assert run("gs://bucket/models/tiny", tmp_path / "out") == DONE
         assert run("gs://bucket/models/none", tmp_path / "none") == FAILED
+        if kind == "folder":
+            assert run("gs://bucket/models/head", tmp_path / "none") == FAILED
     assert_imported(tmp_path / "out")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from corpus import small_config, small_store, two_phases
+from hub_server import Hub, serve, use_endpoint
 from nightly import others_nightly
 from runs import read_meta, read_records
 
@@ -90,6 +91,25 @@ def test_a_run_from_an_export_ends_as_the_run_that_resumes(
     card = (tmp_path / "out/README.md").read_text()
     assert "| trained | 2 steps of 8 rows" in card
     assert f"| continues | {tmp_path}/model, at its step 2" in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carry", [True, False])
+def test_the_state_on_the_hub_is_downloaded_where_it_is_taken(
+    carry: bool, store: TokenStore, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {file.name: file.read_bytes() for file in (source / "exported").iterdir()}
+    with serve(Hub({"org/bert": {"main": files}})) as server:
+        use_endpoint(monkeypatch, server.endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        config = four_steps(store).replace("init", "hf:org/bert")
+        config = config.replace("init_optimizer", "carry" if carry else "reset")
+        stop(config, tmp_path / "run", 3)
+        assert any("optimizer.safetensors" in path for path in server.requests) is carry
+    if carry:
+        stop(carried(four_steps(store), source / "exported"), tmp_path / "local", 3)
+        ends = [read_meta(tmp_path / run, 3)["fingerprints"] for run in ("run", "local")]
+        assert ends[0] == ends[1]
 
 
 def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
