@@ -64,9 +64,10 @@ class InitialState:
 
     Attributes:
         leaves: path in the state of a run -> array. Of the parameters, without heads that the model
-            lacks; "step" and those below "opt" only with `config.init_optimizer=carry`.
+            lacks; only with `config.init_optimizer=carry` "step", those below "opt" and, of a run,
+            those below "ema" and "nonfinite".
         groups: of parameters, see `weights.groups_in`; also those that the run lacks.
-        digest: of the model's arrays, as it has them.
+        digest: of the model's parameters and optimizer, as it has them.
         copied: bool [V], the entries that have rows of the model; None: all.
         notes: what was made of its vocabulary and its positions, a line each.
         origin: name and commit of a model on the hub, or that was imported from there, or from
@@ -246,6 +247,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     path, step = split_step(config.init)
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
+    others: Mapping[str, np.ndarray] = {}
     left_out: tuple[str, ...] = ()
     if run.is_run():
         (step,) = find_steps(run, step)
@@ -253,6 +255,7 @@ def _read(config: Config, data: RunData) -> InitialState:
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
+            others = optimizer_state.average_of(run, step, config)
     else:
         if config.init_weights == "ema":
             raise UserError(
@@ -270,6 +273,7 @@ def _read(config: Config, data: RunData) -> InitialState:
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
                 optimizer = optimizer_state.read_state(folder)
+                optimizer_state.check_no_average(config)
     is_detection = REPLACED_TOKENS.name in learned_by(config)
     if GENERATOR in params and not is_detection:
         left_out += (f"{config.init} is a discriminator; its generator is left out",)
@@ -281,7 +285,8 @@ def _read(config: Config, data: RunData) -> InitialState:
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
     found = _fitted(params, optimizer, config, vocabulary)
-    return dataclasses.replace(found, origin=origin, notes=(*found.notes, *left_out))
+    notes, leaves = (*found.notes, *left_out), {**found.leaves, **others}
+    return dataclasses.replace(found, leaves=leaves, origin=origin, notes=notes)
 
 
 def _without_another_head(

@@ -71,13 +71,20 @@ def restore_or_init(
             logger.info(change)
         description.copy_tokenizer(run.workdir, run.data.tokenizer.json)
     if state is None or meta is None:
-        return with_average(_new_state(run)), False
-    state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
+        state = _new_state(run)
+        if run.config.init_optimizer == "reset":  # else it has the average of its model
+            state = with_average(state)
+        return _unlatched(run, state), False
+    state = _unlatched(run, state)
     unevaluated = meta["evaluation"] is None
     over = step == run.config.total_steps and not unevaluated
     what = "finished already, at" if over else "resumes from"
     logger.info(f"{what} step {step} in {run.workdir}")
     return state, unevaluated
+
+
+def _unlatched(run: RunContext, state: State) -> State:
+    return skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
 
 
 def store_to_count(run: RunContext) -> TokenStore | None:

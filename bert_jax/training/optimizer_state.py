@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import by_path
-from bert_jax.checkpoint.manager import known_run, read_own_meta, read_part
+from bert_jax.checkpoint.manager import known_run, read_own_meta, read_params, read_part
 from bert_jax.config.optimizer_settings import OptimizerConfig
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import ComputeConfig, Config
@@ -29,6 +29,7 @@ from bert_jax.optimizers.adam import Moments
 from bert_jax.optimizers.frozen import TRAINED, frozen_names
 from bert_jax.optimizers.optimizer import make_optimizer, optimizer_of
 from bert_jax.parallel.partition import param_axes
+from bert_jax.training import skip_nonfinite
 from bert_jax.workdir.layout import Workdir
 
 OPTIMIZER: Final = "optimizer"  # key of its name in the file's metadata
@@ -72,6 +73,40 @@ def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
         ends, size = tuple(f"/{'/'.join(path)}" for path in paths), config.model.vocab_size
         leaves = {path: x[:size] if path.endswith(ends) else x for path, x in leaves.items()}
     return OptimizerState(config.optimizer.name, leaves)
+
+
+def average_of(run: Workdir, step: int, config: Config) -> dict[str, np.ndarray]:
+    """Reads what a run has of a step beside its weights and moments, by path in the state: the
+    counts of skipped updates and, if the run that goes on with it has one, the average.
+
+    Raises:
+        UserError: the average is none of all parameters of the run, or of another decay; others as
+            `manager.load_params`.
+    """
+    meta = read_own_meta(run, step, known_run(run))
+    shapes = {name: jax.ShapeDtypeStruct((), np.int32) for name in skip_nonfinite.start()}
+    found = {"nonfinite": read_part(run, meta, "nonfinite", shapes)}
+    if decay := config.optimizer.ema_decay:
+        if config_of(meta).optimizer.ema_decay == decay:
+            found["ema"] = read_params(run, meta, "ema")
+        _check_average(by_path(found), config)
+    return {path: np.asarray(leaf) for path, leaf in by_path(found).items()}
+
+
+def check_no_average(config: Config) -> None:
+    """Raises UserError if a run goes on with an average that a folder of a model does not have."""
+    if config.optimizer.ema_decay:
+        _check_average({}, config)
+
+
+def _check_average(given: Mapping[str, Any], config: Config) -> None:
+    _, params = declare(config.model, ComputeConfig.plain(), learned_by(config))
+    if by_path({"ema": nnx.to_pure_dict(params)}).keys() - given.keys():
+        raise UserError(
+            f"config.init={config.init}: has no average of all weights with "
+            f"config.optimizer.ema_decay={config.optimizer.ema_decay:g} to go on with; give a run "
+            "that has it, or set ema_decay=0 or config.init_optimizer=reset"
+        )
 
 
 def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:
