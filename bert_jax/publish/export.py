@@ -153,7 +153,8 @@ def _files(
 ) -> dict[str, bytes]:
     """Returns the contents of all files but the weights, by name; config: that of config.json."""
     length = card.length or model_config.max_position_embeddings
-    token_types = find_layout(model_config).token_types
+    # Of a model with one, transformers would pass the second text of a pair another.
+    token_types = find_layout(model_config).token_types and model_config.type_vocab_size > 1
     text = render(
         card,
         model_config,

@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     unlike: Literal["", "text", "pair"] = ""
 
     def types(self, first: int, second: int) -> np.ndarray:
-        """Returns the token types of a pair of texts with so many tokens each, int32."""
+        """Returns the token types of a pair whose texts have these numbers of tokens, int32."""
         runs = [(0, 1 + first), *((kind, 1) for kind in self.types_between)]
         values, counts = zip(*runs, (self.second_type, second + 1), strict=True)
         return np.repeat(np.array(values, np.int32), counts)

@@ -25,6 +25,7 @@ from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.hf_config import from_config_json, to_config_json
 from bert_jax.convert.layouts.known_layouts import BY_TYPE
+from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.data_pipeline.folders.table import NO_EFFECT, REFUSED, find_entry
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -283,3 +284,16 @@ def test_a_model_whose_tokenizer_frames_no_text_is_not_imported(folder, tmp_path
     command = ["convert", "import", f"--from={folder}", f"--out={tmp_path / 'out'}"]
     assert cli.main(command) == FAILED
     assert "its post_processor does not read a text as" in capsys.readouterr().err
+
+
+def test_float64_is_said_to_be_rounded(folder, state, tmp_path, capsys):
+    wide = {name: tensor.astype(np.float64) + 1e-12 for name, tensor in state.items()}
+    safetensors.numpy.save_file(wide, folder / "model.safetensors")
+    found = read_tensors(folder / "model.safetensors", "")
+    for name, tensor in wide.items():
+        np.testing.assert_array_equal(found[name], tensor)
+    assert cli.main(["convert", "import", f"--from={folder}", f"--out={tmp_path}/out"]) == DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{folder}: rounded from float64 to float32: {len(wide)} tensors" in lines
+    for name, tensor in safetensors.numpy.load_file(tmp_path / "out/model.safetensors").items():
+        np.testing.assert_array_equal(tensor, wide[name].astype(np.float32))

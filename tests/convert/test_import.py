@@ -25,7 +25,6 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
 from bert_jax.convert.model_folders import load_tokenizer
-from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
 
@@ -113,21 +112,6 @@ def test_weights_may_be_in_several_files_with_old_names(folder: Path, tmp_path: 
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     assert run(folder, tmp_path / "out") == DONE
     assert_imported(tmp_path / "out")
-
-
-def test_float64_is_said_to_be_rounded(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    wide = {name: tensor.astype(np.float64) + 1e-12 for name, tensor in whole_state().items()}
-    safetensors.numpy.save_file(wide, folder / "model.safetensors")
-    found = read_tensors(folder / "model.safetensors", "")
-    for name, tensor in wide.items():
-        np.testing.assert_array_equal(found[name], tensor)
-    assert run(folder, tmp_path / "out") == DONE
-    lines = capsys.readouterr().out.splitlines()
-    assert f"{folder}: rounded from float64 to float32: {len(wide)} tensors" in lines
-    for name, tensor in state_of(tmp_path / "out").items():
-        np.testing.assert_array_equal(tensor, wide[name].astype(np.float32))
 
 
 def test_a_model_without_heads_stays_one(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Models of transformers that are imported and loaded again: every class."""
 
+import dataclasses
 from itertools import product
 from pathlib import Path
 
@@ -7,12 +8,15 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from late_import import LateImport
-from layout_models import PREFIXES, TASKS, layout_config, task_config
+from layout_models import LABELS, PREFIXES, TASKS, layout_config, task_config, task_params
 from transformers_log import load_quietly
 
+import bert_jax
 from bert_jax import cli
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.tokenizer_files import tokenizer_files
+from bert_jax.publish.export import export
+from bert_jax.publish.model_card import Card
 
 torch = LateImport("torch")
 transformers = LateImport("transformers")
@@ -93,3 +97,18 @@ def test_an_import_is_the_same_in_transformers(kind, what, tokenizer, tmp_path):
         np.testing.assert_array_equal(tensors[1][name], tensor, err_msg=name)
     first, second = ((tmp_path / f / "config.json").read_text() for f in AGAIN)
     assert first == second
+
+
+def test_a_model_with_one_token_type_reads_pairs_in_transformers(tokenizer, tmp_path):
+    """Of a tokenizer that gives the second text another type."""
+    config = task_config("bert", "single_label_classification", vocab_size=tokenizer.vocab_size)
+    config = dataclasses.replace(config, type_vocab_size=1)
+    export(task_params(config), config, tokenizer, tmp_path / "out", card=Card(origin="test"))
+    model = load_quietly(tmp_path / "out", "AutoModelForSequenceClassification")
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    pair = ("Hello World!", "Naïve café")
+    with torch.no_grad():
+        wanted = model.eval()(**read(*pair, return_tensors="pt")).logits.softmax(-1).numpy()[0]
+    (found,) = bert_jax.load(tmp_path / "out").predict([pair])
+    assert found.label == LABELS[wanted.argmax()]
+    assert found.probability == pytest.approx(wanted.max(), abs=1e-5)
