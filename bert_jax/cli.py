@@ -29,12 +29,21 @@ from bert_jax.commands import (
 )
 from bert_jax.commands.command import Command, define, help_of, parse
 from bert_jax.commands.paths import check_outputs
-from bert_jax.errors import StoppedError, UsageError, UserError, code_of, line_of, nearest
+from bert_jax.errors import (
+    StoppedError,
+    UsageError,
+    UserError,
+    code_of,
+    line_of,
+    nearest,
+    nearest_name,
+)
 from bert_jax.exit_codes import DONE, USAGE
 from bert_jax.runtime import versions
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
 from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
+_HELP = ("--help", "-h", "help")
 # In the order of `bert-jax --help`.
 _MODULES = (
     demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, search, look, compile,
@@ -73,16 +82,16 @@ def _guarded(words: list[str]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("--help", "-h", "help"):
+    if not words or words[0] in _HELP:
         print(_overview(COMMANDS))
         return DONE if words else USAGE
     if words == ["--version"]:
         print(f"bert-jax {versions.version('bert-jax')}")
         return DONE
-    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if group and (len(words) == 1 or words[1] in ("--help", "-h", "help")):
+    typed = list(itertools.takewhile(lambda word: word not in _HELP, words))
+    if group := _group(typed):
         print(_overview(group))
-        return DONE if len(words) > 1 else USAGE
+        return DONE if len(words) > len(typed) else USAGE
     name = find(words)
     command, rest = COMMANDS[name], words[len(name.split()) :]
     # After the flags of a command that starts others comes their command line, with its own flags.
@@ -111,10 +120,20 @@ def find(words: Sequence[str]) -> str:
     """The command at the start of a command line; raises UsageError if there is none."""
     name = next((c for c in COMMANDS if list(words[: len(c.split())]) == c.split()), None)
     if name is None:
-        in_group = any(command.startswith(f"{words[0]} ") for command in COMMANDS)
-        typed = " ".join(words[:2] if in_group else words[:1])
-        raise UsageError(f"unknown command {typed!r}{nearest(typed, COMMANDS)}")
+        count = next((n for n in range(1, len(words)) if not _group(words[:n])), len(words))
+        group, word = " ".join(words[: count - 1]), words[count - 1]
+        hint = nearest(word, COMMANDS)
+        if group:  # only its own verbs are compared, as all begin alike
+            verbs = {name.split()[count - 1] for name in _group(words[: count - 1])}
+            near = nearest_name(word, verbs)
+            hint = f"; did you mean {group} {near}?" if near else nearest(word, verbs)
+        raise UsageError(f"unknown command {' '.join(words[:count])!r}{hint}")
     return name
+
+
+def _group(words: Sequence[str]) -> list[str]:
+    """The commands that begin with these words and have more; none without words."""
+    return [name for name in COMMANDS if words and name.startswith(" ".join([*words, ""]))]
 
 
 def _help_command(words: Sequence[str]) -> str:
@@ -139,5 +158,5 @@ def _help(name: str, command: Command, values: flags.FlagValues) -> str:
         default = values[flag].default
         # The default of --config is a path: `define_config` has its name in the help.
         shown = "" if default in (None, []) or flag == "config" else f" (default {default})"
-        lines.append(f"  --{flag:<16}{help_of(values, flag)}{shown}")
+        lines.append(f"  --{flag:<15} {help_of(values, flag)}{shown}")
     return "\n".join([*lines, "", "Example:", f"  {command.example}"])

@@ -67,14 +67,20 @@ def _with_modules(words: Sequence[str]) -> list[str]:
     return words
 
 
-def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+def parse(
+    name: str, command: Command, words: Sequence[str], starter: flags.FlagValues | None = None
+) -> tuple[flags.FlagValues, list[str]]:
     """Returns a command's parsed flags, and its positional arguments; errors as `define`, and
-    UsageError for an unknown flag, an invalid or empty value, or an unexpected argument."""
+    UsageError for an unknown flag, an invalid or empty value, or an unexpected argument.
+
+    starter: flags of the command that starts it, which come before its name.
+    """
     values, words = define(command, words)
     try:
         arguments = values([name, *words])[1:]
     except flags.UnrecognizedFlagError as error:
-        hint = _flag_hint(error.flagname, values)
+        is_before = starter is not None and error.flagname in starter
+        hint = f"; give it before {name}" if is_before else _flag_hint(error.flagname, values)
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from None
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(_plain_reason(error)) from None

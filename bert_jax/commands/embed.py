@@ -78,6 +78,7 @@ def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     cpu.keep_memory()
     from bert_jax.api.embed import Settings, embed
     from bert_jax.runtime.console import console
+    from bert_jax.storage.read_files import local_path
 
     settings = Settings(
         values.layers,
@@ -89,8 +90,8 @@ def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
         dimensions=values.dimensions,
         dtype=values.dtype,
     )
-    model, lines, out = Path(values.model), Path(values.input), Path(values.out)
-    console.print(embed(model, lines, out, settings, overwrite=values.overwrite))
+    model, lines = local_path(values.model), local_path(values.input)
+    console.print(embed(model, lines, Path(values.out), settings, overwrite=values.overwrite))
 
 
 COMMANDS = {

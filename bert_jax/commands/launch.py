@@ -88,7 +88,7 @@ def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
-    trainer, config = parse_command("launch local run", words)
+    trainer, config = parse_command("launch local run", values, words)
     check_outputs(trainer)
     from bert_jax.launch.local import run
 
@@ -166,7 +166,8 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.out and not values.dry_run:
         raise UsageError("--out is the folder of --dry_run; give both, or neither")
     chosen = _backend(backend, values)
-    trainer, config = parse_command(f"launch {backend} run", words, offline=values.dry_run)
+    launcher = f"launch {backend} run"
+    trainer, config = parse_command(launcher, values, words, offline=values.dry_run)
     if values.dry_run:
         _check_rendering(values, trainer)
     job = make_job(chosen, values, words, trainer, config)

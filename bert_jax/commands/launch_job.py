@@ -30,12 +30,12 @@ _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set
 
 
 def parse_command(
-    launcher: str, words: Sequence[str], *, offline: bool = False
+    launcher: str, own: flags.FlagValues, words: Sequence[str], *, offline: bool = False
 ) -> "tuple[flags.FlagValues, Config]":
     """Parses a job's command like each process, so that an error is printed once; returns its flags
     and its config. UsageError if it does not run as several processes.
 
-    offline: nothing in a bucket is read.
+    own: flags of the launcher. offline: nothing in a bucket is read.
     """
     names = ", ".join(JOBS)
     if not words:
@@ -46,7 +46,7 @@ def parse_command(
     for flag in _PLACE:
         if any(word.lstrip("-").partition("=")[0] == flag for word in rest if word[:1] == "-"):
             raise UsageError(f"--{flag} is set by {launcher} for each process; remove it")
-    values, _ = parse(name, JOBS[name], rest)
+    values, _ = parse(name, JOBS[name], rest, starter=own)
     need(values, "config", "workdir")
     if name == _TASK and values.seeds > 1:
         raise UsageError(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -91,9 +90,10 @@ def _run_senses(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.api.senses import look_at_senses, read_occurrences, write_page
     from bert_jax.api.vector_evaluation import load_model
     from bert_jax.runtime.console import console
+    from bert_jax.storage.read_files import local_path
 
-    path = Path(values.input)
-    occurrences = read_occurrences(path, Path(values.labels) if values.labels else None)
+    path = local_path(values.input)
+    occurrences = read_occurrences(path, local_path(values.labels) if values.labels else None)
     found = look_at_senses(load_model(values.model), path, occurrences)
     console.print(write_page(values.out, found, values.model))
 

@@ -69,15 +69,17 @@ def _run_search(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.finetune.tasks.class_names import is_blank
     from bert_jax.finetune.tasks.rows import numbered_lines, wrong_row
     from bert_jax.runtime.console import console
+    from bert_jax.storage.read_files import local_path
 
     names = [field.name for field in dataclasses.fields(SearchSettings)]
     settings = SearchSettings(**{name: values[name].value for name in names})
-    texts = Path(values.texts) if values.texts else None
-    corpus = open_corpus(Path(values.vectors), texts)
+    texts = local_path(values.texts) if values.texts else None
+    corpus = open_corpus(local_path(values.vectors), texts)
     if for_pairs:
         made = write_hard_negatives(
-            load(values.model), corpus, Path(values.pairs), Path(values.hard_negatives), settings,
-            per_pair=values.negatives_per_pair, skip=values.skip, overwrite=values.overwrite,
+            load(values.model), corpus, local_path(values.pairs), Path(values.hard_negatives),
+            settings, per_pair=values.negatives_per_pair, skip=values.skip,
+            overwrite=values.overwrite,
         )  # fmt: skip
         console.print(made)
         return

@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, hub_hint
 from bert_jax.runtime.log import logger
 from bert_jax.storage import hub, local_copy
-from bert_jax.storage.read_files import objects, path_of
+from bert_jax.storage.read_files import local_path, objects, path_of
 from bert_jax.storage.reader_errors import ZIP_ERRORS, one_line
 from bert_jax.storage.regular_file import check_not_special, check_regular
 from bert_jax.storage.remote import is_remote, storage_errors
@@ -83,7 +83,7 @@ def model_folder(source: Path | str) -> Iterator[Path]:
         with local_folder(str(source)) as folder:
             yield folder
     else:
-        yield Path(source)
+        yield local_path(source)
 
 
 def load_tokenizer(source: Path | str, *, lowercase: bool | None = None) -> Tokenizer:

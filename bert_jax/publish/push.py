@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.publish.export import CARD
 from bert_jax.storage import hub
 from bert_jax.storage.digest import file_digest
-from bert_jax.storage.read_files import read_bytes
+from bert_jax.storage.read_files import local_path, read_bytes
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -85,13 +85,14 @@ def push(folder: Path | str, target: Target) -> None:
             hub cannot be reached, or refuses. The folder is unchanged.
     """
     check_target(target)
-    sums = _read_sums(Path(folder))
+    folder = local_path(folder)
+    sums = _read_sums(folder)
     from huggingface_hub import HfApi, get_token
 
     hub.bars_on_terminals()
     token = str(get_token())
     try:
-        commit = _push(HfApi(token=token, library_name="bert-jax"), Path(folder), sums, target)
+        commit = _push(HfApi(token=token, library_name="bert-jax"), folder, sums, target)
     except UserError as error:
         raise UserError(f"{error}; {folder} stays") from None
     except Exception as error:  # whatever the client or its transports raise

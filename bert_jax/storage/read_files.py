@@ -3,18 +3,37 @@
 import functools
 import io
 import os
+import shlex
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from etils import epath
 
+from bert_jax.errors import UserError
 from bert_jax.storage.regular_file import RECORD, open_regular, read_regular, read_stream
-from bert_jax.storage.remote import STORAGE_RETRIES, file_system, is_remote, open_path
+from bert_jax.storage.remote import (
+    STORAGE_RETRIES,
+    check_protocol,
+    file_system,
+    is_remote,
+    open_path,
+)
 from bert_jax.storage.retry import retry
 
 _BUFFER: Final = 1 << 16  # bytes of a request to a bucket that reads a few places of a file
 _CHECKSUMS: Final = ("md5Hash", "crc32c")  # composed objects have no MD5
 _GENERATIONS: Final = ("generation", "etag", "ETag")
+
+
+def local_path(path: epath.PathLike) -> Path:
+    """Returns the path of what is read from a local disk alone; UserError if it is in a bucket."""
+    text = os.fspath(path)
+    if not is_remote(text):
+        return Path(text)
+    check_protocol(text)
+    name = text.rstrip("/").rpartition("/")[2]
+    copy = shlex.join(("gcloud", "storage", "cp", "--recursive", text, name))
+    raise UserError(f"{text}: is read from a local disk; copy it, and give the copy: {copy}")
 
 
 def path_of(text: str) -> Path:

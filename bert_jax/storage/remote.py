@@ -100,8 +100,7 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 
 def _prepare(path: str) -> None:
-    if not path.startswith("gs://"):
-        raise _unknown_protocol(path)
+    check_protocol(path)
     # gcsfs's experimental class queries the type of every bucket over gRPC before opening anything;
     # its additional features are not needed here.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -121,12 +120,15 @@ def _prepare(path: str) -> None:
     fsspec.register_implementation("gs", Client, clobber=True)
 
 
-def _unknown_protocol(path: str) -> UserError:
+def check_protocol(path: str) -> None:
+    """Raises UserError for a path of another protocol than that of buckets."""
     protocol = path.partition("://")[0]
+    if protocol == "gs":
+        return
     remedy = "use gs://… or a local path"
     if match := _ON_HUB.match(path):
         remedy = f"on the Hugging Face hub it is {HUB}{match[1]}"
-    return UserError(f"{path}: unknown protocol {protocol}://; {remedy}")
+    raise UserError(f"{path}: unknown protocol {protocol}://; {remedy}")
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -62,7 +62,8 @@ _VARIABLES = {
         f"SBATCH_{option.upper().replace('-', '_')}": option
         for option in (
             "clusters", "cluster-constraint", "get-user-env", "error", "export", "gpus", "gpu-bind",
-            "gpus-per-socket", "gpus-per-task", "tres-bind", "tres-per-task", "no-kill", "wait",
+            "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-bind", "tres-per-task",
+            "no-kill", "wait",
         )
     },
 }  # fmt: skip

@@ -93,13 +93,17 @@ def test_a_reader_that_stops_reading_is_no_error(words, tmp_path):
     assert b"Traceback" not in err
 
 
-@pytest.mark.parametrize("group", ["data", "convert"])
+@pytest.mark.parametrize("group", ["data", "convert", "launch", "launch sky"])
 def test_the_first_word_of_a_verb_lists_those_that_begin_with_it(group, say):
-    code, out, _ = say(group, "--help")
+    code, out, _ = say(*group.split(), "--help")
     assert code == 0
-    mine = [verb for verb in cli.COMMANDS if verb.startswith(group)]
+    mine = [verb for verb in cli.COMMANDS if verb.startswith(f"{group} ")]
     assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")] == mine
-    assert say(group)[:2] == (exit_codes.USAGE, out)
+    assert say(*group.split())[:2] == (exit_codes.USAGE, out)
+
+
+def test_a_long_name_of_a_flag_ends_before_its_help(say):
+    assert "  --negatives_per_pair number of" in say("search", "--help")[1]
 
 
 def test_the_default_config_is_named(say):

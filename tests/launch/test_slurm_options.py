@@ -120,6 +120,7 @@ def test_a_number_that_cannot_be_is_refused(options):
         "SLURM_CLUSTERS",
         "SBATCH_WAIT",
         "SBATCH_GPUS",
+        "SBATCH_GPUS_PER_NODE",
         "SBATCH_GPUS_PER_SOCKET",
         "SBATCH_GPU_BIND",
         "SBATCH_GET_USER_ENV",
