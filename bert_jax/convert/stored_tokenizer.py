@@ -219,7 +219,8 @@ def _with_settings(
 def _settings_in(spec: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str, str]]:
     """Yields the settings that a tokenizer.json has: the classes that apply them, its part with
     one, and the names in a tokenizer_config.json and there."""
-    normalizer, splitter = spec.get("normalizer") or {}, spec.get("pre_tokenizer") or {}
+    parts = (spec.get(name) for name in ("normalizer", "pre_tokenizer"))
+    normalizer, splitter = (part if isinstance(part, dict) else {} for part in parts)
     if normalizer.get("type") == "BertNormalizer":
         for name, own in _NORMALIZER.items():
             yield _NORMALIZING, normalizer, name, own
