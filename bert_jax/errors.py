@@ -145,7 +145,7 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     """Returns the valid name that is most similar to a misspelled one; None if none is similar.
 
     Of dotted names the last parts must be similar: `optimizer.foo` does not mean `optimizer.b2`.
-    Names with the same last part come first, then those of the same section, of these such as begin
+    Those with the same last part come first, then those of the same section, of these such as begin
     with what was typed.
     """
     section, _, last = name.rpartition(".")
@@ -153,7 +153,7 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     def rank(valid_name: str) -> tuple[bool, bool, bool, float]:
         its_section, _, its_last = valid_name.rpartition(".")
         begins = len(last) >= _PREFIX and its_last.lower().startswith(last.lower())
-        is_near = its_section == section
+        is_near = bool(section) and its_section == section
         is_similar = _similarity(last, its_last) >= _SIMILAR
         if not is_similar and not (begins and is_near):
             return False, False, False, 0.0

@@ -78,7 +78,7 @@ def checked(value: Any, hint: Any, where: str) -> Any:
             return typed
         if isinstance(valid, Within):
             is_finite = isinstance(typed, int) or math.isfinite(typed)
-            wrong(value, f"{'' if is_finite else 'finite and '}{valid}", where)
+            wrong(value, f"{valid}{'' if is_finite else ', and finite'}", where)
         raise UserError(f"{where}={shown(value)}{nearest(value, valid)}")
     if origin is Literal:
         return _chosen(value, hint, where, {})

@@ -218,10 +218,13 @@ def test_a_wrong_config_file_is_one_line(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimizer.learning_rate": math.inf}, "learning_rate=inf should be finite and 0 or more"),
-        ({"optimizer.eps": math.nan}, "config.optimizer.eps=nan should be finite and above 0"),
+        (
+            {"optimizer.learning_rate": math.inf},
+            "=inf should be 0 or more, and finite",
+        ),
+        ({"optimizer.eps": math.nan}, "config.optimizer.eps=nan should be above 0, and finite"),
         ({"optimizer.learning_rate": -1.0}, "learning_rate=-1.0 should be 0 or more"),
-        ({"optimizer.b1": math.inf}, "b1=inf should be finite and from 0 to 1, but not 1"),
+        ({"optimizer.b1": math.inf}, "b1=inf should be from 0 to 1, but not 1, and finite"),
         ({"model.hidden_act": "swiglu"}, "hidden_act='swiglu'; valid: gelu, gelu_tanh"),
         ({"model.hidden_act": "swish"}, "hidden_act='swish'; valid: gelu, gelu_tanh"),
         (

@@ -1,5 +1,7 @@
 """Texts as tokens: separators, token types, and the truncation of run_classifier.py."""
 
+import json
+
 import numpy as np
 import pytest
 from small_task import WORDS
@@ -72,7 +74,13 @@ def test_roberta_has_two_separators_and_no_types(tokenizer: Tokenizer) -> None:
     text = tokenizer.json.decode()
     for ours, theirs in zip(SPECIALS, ["<pad>", "<unk>", "<s>", "</s>", "<mask>"], strict=True):
         text = text.replace(ours, theirs)
-    roberta = Tokenizer(text.encode())
+    spec = json.loads(text)
+    separator = {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    parts = spec["post_processor"]["pair"]
+    parts.insert(parts.index(separator), separator)
+    for part in parts:
+        next(iter(part.values()))["type_id"] = 0
+    roberta = Tokenizer(json.dumps(spec).encode())
     one, two = (tokenizer.encode_batch([word])[0][0] for word in WORDS[:2])
     found = encode(roberta, ModelConfig(), [(WORDS[0], WORDS[1]), (WORDS[0],)], 32)
     assert found.ids.tolist() == [CLS, one, SEP, SEP, two, SEP, CLS, one, SEP]
