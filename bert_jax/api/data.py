@@ -52,7 +52,7 @@ def build_store(
         tokenizer: a tokenizer, the path of a tokenizer.json, a vocab.txt or a SentencePiece
             .model, or hf:OWNER/NAME, that of a model on the hub. None trains one on the documents.
         vocab_size, algorithm, lowercase: of a trained tokenizer; little text yields fewer entries.
-        special_tokens: of a trained byte-level BPE, "modernbert" or "roberta".
+        special_tokens: of byte-level BPE, "modernbert" or "roberta".
         field: key of the text in a mapping.
         name: name of the source, used in the names of metrics.
         language: ISO 639 code, for the sentence splitter.
@@ -74,21 +74,13 @@ def build_store(
     with _written(documents, out, name, language, field) as source:
         if tokenizer is None:
             tokenizer = vocabulary.train_tokenizer(
-                [source],
-                vocab_size,
-                model=algorithm,
-                lowercase=lowercase,
-                special_tokens=special_tokens,
-                progress=progress,
-            )
+                [source], vocab_size, model=algorithm, lowercase=lowercase,
+                special_tokens=special_tokens, progress=progress,
+            )  # fmt: skip
         return build.build_store(
-            [source],
-            tokenizer,
-            out,
-            held_out_share=held_out_share,
-            workers=workers,
-            progress=progress,
-        )
+            [source], tokenizer, out,
+            held_out_share=held_out_share, workers=workers, progress=progress,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -195,7 +195,8 @@ def from_transformers(
     if not config.first_attention_norm:  # which nothing reads
         params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
     for decoder, tied in _tied(layout).items():
-        if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
+        same = decoder not in by_name or tied not in by_name
+        if not same and not np.array_equal(by_name[decoder], by_name[tied]):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
             )
@@ -240,10 +241,6 @@ def _tied(layout: Layout) -> dict[str, str]:
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     return {layout.tensor_name(name): layout.tensor_name(same) for name, same in tied.items()}
-
-
-def _equal(tensor: Any, other: Any) -> bool:
-    return tensor is other or np.array_equal(np.asarray(tensor), np.asarray(other))
 
 
 def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:

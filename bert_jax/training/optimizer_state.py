@@ -77,7 +77,7 @@ def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
 
 def average_of(run: Workdir, step: int, config: Config) -> dict[str, np.ndarray]:
     """Reads what a run has of a step beside its weights and moments, by path in the state: the
-    counts of skipped updates and, if the run that goes on with it has one, the average.
+    counts of skipped updates and, if the run that continues it has one, the average.
 
     Raises:
         UserError: the average is none of all parameters of the run, or of another decay; others as
@@ -94,7 +94,7 @@ def average_of(run: Workdir, step: int, config: Config) -> dict[str, np.ndarray]
 
 
 def check_no_average(config: Config) -> None:
-    """Raises UserError if a run goes on with an average that a folder of a model does not have."""
+    """Raises UserError if a run continues an average, which a folder of a model does not have."""
     if config.optimizer.ema_decay:
         _check_average({}, config)
 
@@ -104,7 +104,7 @@ def _check_average(given: Mapping[str, Any], config: Config) -> None:
     if by_path({"ema": nnx.to_pure_dict(params)}).keys() - given.keys():
         raise UserError(
             f"config.init={config.init}: has no average of all weights with "
-            f"config.optimizer.ema_decay={config.optimizer.ema_decay:g} to go on with; give a run "
+            f"config.optimizer.ema_decay={config.optimizer.ema_decay:g} to continue; give a run "
             "that has it, or set ema_decay=0 or config.init_optimizer=reset"
         )
 
