@@ -88,7 +88,7 @@ def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
-    trainer, config = parse_command("launch local run", values, words)
+    trainer, config = parse_command("launch local run", words, values)
     check_outputs(trainer)
     from bert_jax.launch.local import run
 
@@ -167,7 +167,7 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
         raise UsageError("--out is the folder of --dry_run; give both, or neither")
     chosen = _backend(backend, values)
     launcher = f"launch {backend} run"
-    trainer, config = parse_command(launcher, values, words, offline=values.dry_run)
+    trainer, config = parse_command(launcher, words, values, offline=values.dry_run)
     if values.dry_run:
         _check_rendering(values, trainer)
     job = make_job(chosen, values, words, trainer, config)

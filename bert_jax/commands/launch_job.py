@@ -30,7 +30,11 @@ _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set
 
 
 def parse_command(
-    launcher: str, own: flags.FlagValues, words: Sequence[str], *, offline: bool = False
+    launcher: str,
+    words: Sequence[str],
+    own: flags.FlagValues | None = None,
+    *,
+    offline: bool = False,
 ) -> "tuple[flags.FlagValues, Config]":
     """Parses a job's command like each process, so that an error is printed once; returns its flags
     and its config. UsageError if it does not run as several processes.
