@@ -197,7 +197,7 @@ class Tokenizer:
     def frame(self) -> Frame:
         """The special tokens of pairs, see frame.py."""
         with self._errors():
-            entries = (self.token(i) for i in range(self.vocab_size))
+            entries = (self._encoder.id_to_token(i) or "" for i in range(self.vocab_size))
             return find_frame(self._encoder, self.special, entries)
 
     @cached_property
