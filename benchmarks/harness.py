@@ -7,6 +7,7 @@ no CPU.
 """
 
 import argparse
+import ast
 import atexit
 import contextlib
 import datetime
@@ -86,6 +87,15 @@ def some_of(flag: str, text: str, known: Collection[str]) -> list[str]:
     if unknown := [name for name in names if name not in known]:
         fail(f"--{flag}={unknown[0]}: give some of {','.join(known)}")
     return names
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Returns key and value of "--config.key=value"; the flag's beginning may be left out."""
+    key, _, value = text.removeprefix("--config.").partition("=")
+    try:
+        return key, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return key, value  # a name
 
 
 def processor() -> str:

@@ -11,7 +11,6 @@ paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` ar
 """
 
 import argparse
-import ast
 import hashlib
 import json
 import statistics
@@ -236,14 +235,8 @@ def with_model(
     others = [change for change in changes if change not in names]
     if not names:
         return tuple(others)
-    common = (word.removeprefix("--config.") for word in COMMON if word.startswith("--config."))
-    values = {}
-    for change in (*common, *others):
-        key, _, text = change.partition("=")
-        try:
-            values[key] = ast.literal_eval(text)
-        except ValueError:
-            values[key] = text  # a name
+    common = (word for word in COMMON if word.startswith("--config."))
+    values = dict(map(harness.setting, (*common, *others)))
     config = load("demo", values | {"data.store": str(options.store.resolve())})
     folder = workdir.with_suffix(".start")
     learning_starts.write(names[0].removeprefix(INIT), config, open_store(options.store), folder)

@@ -18,7 +18,6 @@ printed only.
 """
 
 import argparse
-import ast
 import hashlib
 import os
 import statistics
@@ -96,19 +95,10 @@ def check(options: argparse.Namespace, settings: Sequence[str]) -> None:
         if any(word.startswith(f"--config.{key}=") for word in settings):
             harness.fail(f"--config.{key}: the run starts from text, and sets this itself")
     with harness.errors_are_one_line():
-        own = load_config(options.config, dict(map(parsed, settings)))
+        own = load_config(options.config, dict(map(harness.setting, settings)))
     for key in ("init", "teacher"):
         if getattr(own, key):
             harness.fail(f"--config={options.config}: sets {key}; the run starts from text alone")
-
-
-def parsed(setting: str) -> tuple[str, Any]:
-    """Returns key and value of "--config.key=value"."""
-    key, _, text = setting.removeprefix("--config.").partition("=")
-    try:
-        return key, ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return key, text  # a name
 
 
 def find_text(options: argparse.Namespace) -> tuple[list[str], str]:

@@ -3,7 +3,6 @@
 Sizes: L layers, A heads, S tokens.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,6 @@ from flax import nnx
 
 from bert_jax.api.model import Model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE, is_byte_level
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.model.attention_weights import attention_weights
@@ -94,11 +92,5 @@ def _compiled(graph: nnx.GraphDef, params: Any, *inputs: jax.Array) -> jax.Array
 def shown_tokens(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the entries of ids as a page shows them: byte-level pieces, which are written in
     signs for bytes, as their text, with the sign of a space before them."""
-    entries = [tokenizer.token(i) for i in ids]
-    if not is_byte_level(json.loads(tokenizer.json)):
-        return entries
-    texts = (tokenizer.decode([int(i)]) for i in ids)
-    return [
-        entry if "\ufffd" in text else f"{BYTE_SPACE}{text[1:]}" if text[:1] == " " else text
-        for entry, text in zip(entries, texts, strict=True)
-    ]
+    shown = ((i, tokenizer.readable(int(i))) for i in ids)
+    return [tokenizer.token(i) if "\ufffd" in text else text for i, text in shown]

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from bert_jax.config.ranges import HEADS, LAYERS, WIDTH
 from bert_jax.data_pipeline.settings import Within
 
-# The limits of the model's own sizes.
-_Width = Annotated[int, Within(0, 2**17)]
-_Layers = Annotated[int, Within(0, 1000)]
-_Heads = Annotated[int, Within(0, 2**12)]
+_Width = Annotated[int, Within(0, WIDTH)]
+_Layers = Annotated[int, Within(0, LAYERS)]
+_Heads = Annotated[int, Within(0, HEADS)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ Amount = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, without=(0,))]
 Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: must fit a timer
 Vocabulary = Annotated[int, Within(1, 2**24)]
-Width = Annotated[int, Within(1, 2**17)]
-Layers = Annotated[int, Within(1, 1000)]
-Heads = Annotated[int, Within(1, 2**12)]
+WIDTH, LAYERS, HEADS = 2**17, 1000, 2**12
+Width = Annotated[int, Within(1, WIDTH)]
+Layers = Annotated[int, Within(1, LAYERS)]
+Heads = Annotated[int, Within(1, HEADS)]
 Positions = Annotated[int, Within(1, 2**17)]
 TokenTypes = Annotated[int, Within(0, 2**17)]
 Rows = Annotated[int, Within(1, 2**20)]  # of a batch

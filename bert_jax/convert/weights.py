@@ -195,8 +195,7 @@ def from_transformers(
     if not config.first_attention_norm:  # which nothing reads
         params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
     for decoder, tied in _tied(layout).items():
-        same = decoder not in by_name or tied not in by_name
-        if not same and not np.array_equal(by_name[decoder], by_name[tied]):
+        if decoder in by_name and not np.array_equal(by_name[decoder], by_name[tied]):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
             )

@@ -16,11 +16,10 @@ import numpy as np
 import tokenizers
 
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.data_pipeline.tokenizer.word_starts import is_byte_level
+from bert_jax.data_pipeline.tokenizer.word_starts import SPACE_MARKS, is_byte_level
+from bert_jax.data_pipeline.tokenizer.words import SPACE
 from bert_jax.errors import UserError
 
-# Where a word begins in the entries of SentencePiece, and in those of byte-level BPE.
-_SPACES = ("\N{LOWER ONE EIGHTH BLOCK}", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}")
 _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # decoded from a part of a character's bytes
 _BYTES = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -142,8 +141,8 @@ class _Entries:
         entry, text = self._tokenizer.token(index), self._tokenizer.decode([index])
         if self.prefix:
             return not entry.startswith(self.prefix), text.removeprefix(self.prefix)
-        text = text.replace(_SPACES[0], " ").strip()
-        return entry.startswith(_SPACES) or not any(map(str.isalnum, text)), text
+        text = text.replace(SPACE, " ").strip()
+        return entry.startswith(SPACE_MARKS) or not any(map(str.isalnum, text)), text
 
     def key(self, index: int, alike: bool) -> object:
         """Returns what an entry has in common with one of a tokenizer of the same or another kind.

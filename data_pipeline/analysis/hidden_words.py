@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE
+from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE, SPACE_MARKS, space_mark
 
 _HERE = "\N{OBJECT REPLACEMENT CHARACTER}"  # where a word was; a tokenizer's mask may be in a text
 _CLOSING = frozenset([*",.;:!?)]}%\u2019\u201d\u2026"])  # no space before
@@ -16,7 +16,6 @@ _OPENING = frozenset([*"([{$#\u2018\u201c"])  # no space after
 _JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
 _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
-_SPACES = ("▁", BYTE_SPACE)  # how pieces write a space before them
 
 
 class HiddenWord(NamedTuple):
@@ -102,7 +101,7 @@ def guess_text(tokenizer: Tokenizer, index: int) -> str:
 def _hidden(tokenizer: Tokenizer, draw: _Draw, mask: str) -> tuple[str, str]:
     """Returns a sentence with a mask in place of its drawn word, and the word."""
     tokens, (start, end) = draw.tokens, (draw.start, draw.end)
-    if _space_of(tokens) == BYTE_SPACE:  # a character may be in several tokens
+    if space_mark(tokens) == BYTE_SPACE:  # a character may be in several tokens
         before, word, after = _texts(tokenizer, draw)
         return f"{before}{mask}{after}", word
     return joined(_masked(tokens, start, end, mask)), joined(tokens[start:end])
@@ -111,14 +110,14 @@ def _hidden(tokenizer: Tokenizer, draw: _Draw, mask: str) -> tuple[str, str]:
 def _texts(tokenizer: Tokenizer, draw: _Draw) -> tuple[str, str, str]:
     """Returns the running text before a drawn word, the word, and the text after it."""
     ids, tokens, (start, end) = draw.ids, draw.tokens, (draw.start, draw.end)
-    if not _space_of(tokens):
+    if not space_mark(tokens):
         text = as_text(joined(_masked(tokens, start, end, _HERE)))
         before, _, after = text.partition(_HERE)
         return before, joined(tokens[start:end]), after
     before, word, after = (
         tokenizer.decode(part).strip() for part in (ids[:start], ids[start:end], ids[end:])
     )
-    gaps = [" " * token.startswith(_SPACES) for token in (tokens[start], *tokens[end:], "")]
+    gaps = [" " * token.startswith(SPACE_MARKS) for token in (tokens[start], *tokens[end:], "")]
     return before + gaps[0] * bool(before), word, gaps[1] + after
 
 
@@ -131,7 +130,7 @@ def _draws(
     for sentence in rng.permutation(len(ends)):
         ids = split.tokens[ends[sentence] - split.sentence_lengths[sentence] : ends[sentence]]
         tokens = sentence_tokens(tokenizer, split, ends, sentence)
-        space, spans = _space_of(tokens), _spans(tokens)
+        space, spans = space_mark(tokens), _spans(tokens)
         length = len(spans if of_pieces else tokens)
         words = [span for span in spans if tokens[span[0]].removeprefix(space).isalnum()]
         if not of_pieces:
@@ -167,25 +166,20 @@ def sentence_tokens(
 
 def joined(tokens: Sequence[str]) -> str:
     """Returns words separated by spaces, their pieces joined."""
-    if space := _space_of(tokens):
+    if space := space_mark(tokens):
         return "".join(tokens).replace(space, " ").strip()
     return " ".join(tokens).replace(" ##", "")
 
 
-def _space_of(tokens: Sequence[str]) -> str:
-    """Returns how pieces write the space before a word; "" in WordPiece, which marks the inside."""
-    return next((s for s in _SPACES if any(token.startswith(s) for token in tokens)), "")
-
-
 def _masked(tokens: Sequence[str], start: int, end: int, mask: str) -> list[str]:
     """Returns the tokens with a mask in place of the word [start, end)."""
-    space = _space_of(tokens) if tokens[start].startswith(_SPACES) else ""
+    space = space_mark(tokens) if tokens[start].startswith(SPACE_MARKS) else ""
     return [*tokens[:start], f"{space}{mask}", *tokens[end:]]
 
 
 def _spans(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """Returns where each token that begins a word, or is none, begins and where its pieces end."""
-    if space := _space_of(tokens):
+    if space := space_mark(tokens):
         begins = [token.startswith(space) or not token.isalnum() for token in tokens]
     else:
         begins = [not token.startswith("##") for token in tokens]

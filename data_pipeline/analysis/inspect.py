@@ -11,10 +11,9 @@ from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
-from bert_jax.data_pipeline.tokenizer.word_starts import BYTE_SPACE
+from bert_jax.data_pipeline.tokenizer.word_starts import space_mark
 
 _CHUNK = 1 << 22  # tokens searched at once
-_WORD_STARTS = ("▁", BYTE_SPACE)  # of SentencePiece and of byte-level BPE
 _INSIDE = "##"  # of WordPiece
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
@@ -206,8 +205,7 @@ class Vocabulary:
         entries = [tokenizer.readable(i) for i in range(tokenizer.vocab_size)]
         # With their markers.
         self.entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
-        starts = (mark for mark in _WORD_STARTS if any(e.startswith(mark) for e in entries))
-        self._word_start = next(starts, "")
+        self._word_start = space_mark(entries)
         self.special = special
 
     def plain(self, index: int) -> tuple[str, bool]:

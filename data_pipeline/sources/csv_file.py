@@ -36,12 +36,12 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the document of each row; UserError, with the line, for a stray quote or a row with
     more or fewer values than the header."""
     csv.field_size_limit(_LONGEST)
-    text = (f"{line}\n" for line in lines(part.path))
+    text = lines(part.path)
     first = next(text, "")
     delimiter, header = _header(part.path, spec, first)
     rows, before = (chain([first], text), 0) if spec.columns else (text, 1)
-    if extension(part.path) == ".tsv" and (spec.columns or not first.startswith('"')):
-        found = tab_rows((line.removesuffix("\n") for line in rows), len(header))
+    if _quotes_are_text(part.path, spec, first):
+        found = tab_rows(rows, len(header))
     else:
         found = _quoted_rows(part.path, rows, delimiter, before)
     for number, values in found:
@@ -59,9 +59,9 @@ def _quoted_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line of each row, from 1, and its values.
 
-    before: lines of the file before these, for errors.
+    lines: without line ends. before: lines of the file before these, for errors.
     """
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
         try:
@@ -75,13 +75,22 @@ def _quoted_rows(
             yield number, values
 
 
+def _is_of_tabs(path: Path) -> bool:
+    return extension(path) == ".tsv"
+
+
+def _quotes_are_text(path: Path, spec: SourceSpec, first: str) -> bool:
+    """Returns whether quotes may be text; first: the first line, the header if there is one."""
+    return _is_of_tabs(path) and (bool(spec.columns) or not first.startswith('"'))
+
+
 def _header(path: Path, spec: SourceSpec, line: str) -> tuple[str, list[str]]:
     """Returns the delimiter with which a table has the columns that are read, and its columns."""
     names = list(spec.columns)
-    if extension(path) == ".tsv" and names:
-        found = {TAB: line.removesuffix("\n").split(TAB)}
+    if _quotes_are_text(path, spec, line):
+        found = {TAB: line.split(TAB)}
     else:
-        delimiters = (TAB,) if extension(path) == ".tsv" else _DELIMITERS
+        delimiters = (TAB,) if _is_of_tabs(path) else _DELIMITERS
         found = {d: next(csv.reader([line], delimiter=d), []) for d in delimiters}
     for delimiter, values in found.items():
         header = names or values

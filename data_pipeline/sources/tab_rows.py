@@ -28,16 +28,20 @@ def tab_rows(lines: Iterator[str], width: int) -> Iterator[tuple[int, list[str]]
             return
         waiting.append(line)
         quotes += line.count('"')
-        first = waiting[0].split(TAB)
-        may_be_open = quotes % 2 and any(value.startswith('"') for value in first)
-        ends_before = following is None or len(first) == width == _width(following)
-        if may_be_open and not ends_before:
+        if quotes % 2 and following is not None and _may_go_on(waiting[0], following, width):
             continue
         if values := _enclosed("\n".join(waiting), width):
             yield number, values
         else:
             yield from ((number + n, each.split(TAB)) for n, each in enumerate(waiting) if each)
         number, quotes, waiting = number + len(waiting), 0, []
+
+
+def _may_go_on(first: str, following: str, width: int) -> bool:
+    """Returns whether a value of a row whose quotes are not even may go on after a line."""
+    values = first.split(TAB)
+    is_open = any(value.startswith('"') for value in values)
+    return is_open and not len(values) == width == _width(following)
 
 
 def _width(line: str) -> int:

@@ -49,6 +49,7 @@ __all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 Algorithm = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
 # Of its bytes, every program that trains a vocabulary writes the like.
 VOCABULARY: Final = OutputKind("tokenizer.json", None, in_buckets=False)
+_BYTES: Final = decoders.ByteLevel()
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
 _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
 
@@ -308,7 +309,7 @@ class Tokenizer:
         entry = self.token(index)
         if not self._is_byte_level or index in self.special:
             return entry
-        text = decoders.ByteLevel().decode([entry.removeprefix(BYTE_SPACE)])
+        text = _BYTES.decode([entry.removeprefix(BYTE_SPACE)])
         return BYTE_SPACE + text if entry.startswith(BYTE_SPACE) else text
 
     @cached_property

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data_pipeline.tokenizer.words import SPACE
 from bert_jax.errors import UserError
 
 # What an entry says, as bits: a word begins with it; a word begins after it.
@@ -12,6 +13,7 @@ BEGINS = 1
 NEXT_BEGINS = 2
 
 BYTE_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how a byte-level piece writes a space
+SPACE_MARKS = (SPACE, BYTE_SPACE)  # how pieces write a space before them
 # ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
@@ -47,6 +49,12 @@ def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray
             "BPE of characters that marks where words end"
         )
     return np.array(marks, np.uint8)
+
+
+def space_mark(entries: Sequence[str]) -> str:
+    """Returns how some of these entries write the space before a word; "" in WordPiece, which marks
+    the inside."""
+    return next((mark for mark in SPACE_MARKS if any(e.startswith(mark) for e in entries)), "")
 
 
 def is_byte_level(spec: dict[str, Any]) -> bool:
