@@ -79,10 +79,10 @@ def at_least_one(options: argparse.Namespace, *names: str) -> None:
             fail(f"--{name}={value}: at least 1 is needed")
 
 
-def some_of(flag: str, text: str, known: Collection[str]) -> list[str]:
-    """Parses "a,b"; ends the benchmark at a name that is not known, or if there is none."""
+def some_of(flag: str, text: str, known: Collection[str], least: int = 1) -> list[str]:
+    """Parses "a,b"; ends the benchmark at a name that is not known, or at fewer than `least`."""
     names = [name for name in text.split(",") if name]
-    if not names:
+    if len(names) < least:
         fail(f"--{flag} is empty: give some of {','.join(known)}")
     if unknown := [name for name in names if name not in known]:
         fail(f"--{flag}={unknown[0]}: give some of {','.join(known)}")

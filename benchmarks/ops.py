@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="number of layers, to shorten the model")
     parser.add_argument("--unroll", type=int, default=0, help="compute.unroll_layers; 0 = all")
     options = parser.parse_args()
-    names = harness.some_of("compile", options.compile, OPS)
+    names = harness.some_of("compile", options.compile, OPS, least=0)
     if names:
         harness.find_libtpu()
         from bert_jax.aot import topology

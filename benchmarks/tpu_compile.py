@@ -93,7 +93,7 @@ def plan(options: argparse.Namespace) -> list[tuple[Row, list[Job]]]:
     Raises:
         ValueError: an option has an invalid value.
     """
-    generators = harness.some_of("generators", options.generators, GENERATORS)
+    generators = harness.some_of("generators", options.generators, GENERATORS, least=0)
     rows = [ROWS[number - 1] for number in numbers("rows", options.rows, 1, len(ROWS))]
     forms = numbers("forms", options.forms, 0, 24)
     if options.layers is not None and options.layers < 1:

@@ -348,6 +348,13 @@ def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
         assert f"seed 0, {form} " in done.stdout
 
 
+def test_only_an_option_that_says_so_may_be_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert harness.some_of("compile", "", ["gelu"], least=0) == []
+    with pytest.raises(SystemExit):
+        harness.some_of("tasks", "", ["cola"])
+    assert "--tasks is empty: give some of cola" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_gradients_by_hand_save_less_than_autodiff() -> None:
