@@ -127,12 +127,16 @@ def datasets_in(commits: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name[1], commit) for name, commit in found if name]
 
 
+def known_commit(name: HubName) -> str | None:
+    """Returns the commit that a name means in this process; None if it was not asked for."""
+    return name.revision if name.is_commit else _commits.get(name.key)
+
+
 def commit_of(name: HubName) -> str:
     """Returns the commit that a name means; errors as `fetch`, which is asked the first time."""
-    if name.is_commit:
-        return name.revision
-    if name.key not in _commits:
-        fetch(name, ["config.json"] if name.kind == "model" else ["README.md", ".gitattributes"])
+    if (known := known_commit(name)) is not None:
+        return known
+    fetch(name, ["config.json"] if name.kind == "model" else ["README.md", ".gitattributes"])
     return _commits[name.key]
 
 
@@ -153,7 +157,7 @@ def fetch(name: HubName, patterns: Sequence[str], left_out: Sequence[str] = ()) 
     """
     from huggingface_hub import snapshot_download
 
-    revision = _commits.get(name.key) or name.revision or None
+    revision = known_commit(name) or name.revision or None
     with hub_errors(name):
         folder = Path(
             snapshot_download(

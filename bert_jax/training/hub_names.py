@@ -39,7 +39,8 @@ def agree(config: Config, workdir: Workdir, peers: ProcessGroup | None = None) -
         peers: None for a single process.
 
     Raises:
-        UserError: as `commits_of`, or the workdir is that of something else.
+        UserError: as `commits_of`, the workdir is that of something else, or this process has read
+            the architecture of a model at another commit than process 0.
     """
     if not any(_named(config, (*_MODELS, *_DATASETS))):
         return
@@ -49,7 +50,14 @@ def agree(config: Config, workdir: Workdir, peers: ProcessGroup | None = None) -
     found = json.dumps(commits_of(config)) if first else ""
     if peers is not None:
         found, *_ = peers.all_gather_text("hub", found)
-    hub.use(json.loads(found))
+    agreed = json.loads(found)
+    for name in map(hub.parse_model, _named(config, _MODELS)):
+        if (own := hub.known_commit(name)) not in (None, agreed.get(name.key, own)):
+            raise UserError(
+                f"{name}: was changed on the hub while the job started; start it again, or give "
+                f"the commit: {name.at(own)}"
+            )
+    hub.use(agreed)
 
 
 def use_recorded(workdir: epath.PathLike) -> None:

@@ -113,6 +113,19 @@ def test_all_processes_take_the_commit_that_the_first_finds(
     assert not server.requests
 
 
+def test_a_model_that_changes_while_a_job_starts_is_refused(
+    server: Hub, store: TokenStore, tmp_path: Path
+) -> None:
+    values = {"phases[0].seq_length": 32, "phases[0].max_predictions": 5}
+    config = bert_jax.config("continue_domain", {"init": "hf:org/bert", **values})
+    other = {"models/org/bert": "0" * 40}  # found by process 0 a moment earlier
+    peers = SimpleNamespace(is_first=False)
+    peers.all_gather_text = lambda name, text: [json.dumps(other), text]
+    expected = f"hf:org/bert: was changed on the hub while .* commit: hf:org/bert@{COMMIT}"
+    with pytest.raises(UserError, match=expected):
+        hub_names.agree(config, Workdir.open(tmp_path / "run"), peers)
+
+
 @pytest.mark.parametrize("key", ["init", "teacher"])
 def test_a_model_that_is_not_there_is_one_line(
     key: str, server: Hub, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
