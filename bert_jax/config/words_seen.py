@@ -21,6 +21,8 @@ _SUFFIXES: Final = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
 _NUMBER: Final = re.compile(r"([\d_]*\d)([KMB]?)")
 _REVISION: Final = re.compile(r"chck_(\d+)([KMB]?)")
 _MOST: Final = 10**15
+Start = tuple[int, float]  # the step where a run starts, and the words that were seen by then
+ZERO: Final[Start] = (0, 0.0)
 
 
 def parse_words(text: str) -> tuple[int, ...]:
@@ -58,15 +60,23 @@ def words_of(revision: str) -> int | None:
     return int(match[1]) * _SUFFIXES[match[2]] if match else None
 
 
-def step_at(words: int, phase_ends: Sequence[int], words_per_step: Sequence[float]) -> int | None:
-    """Returns the first step after which these words were seen; None if the run ends before.
+def step_at(
+    words: int, phase_ends: Sequence[int], words_per_step: Sequence[float], start: Start = ZERO
+) -> int | None:
+    """Returns the first step after which these words were seen, that of the start if they were seen
+    by then; None if the run ends before.
 
     Args:
         phase_ends: the last step of each phase.
         words_per_step: in each phase.
+        start: of a run that continues the steps of another.
     """
-    before, first = 0.0, 0
+    first, before = start
+    if words <= before:
+        return first
     for last, each in zip(phase_ends, words_per_step, strict=True):
+        if last <= first:
+            continue
         # Rounded, so that the error of a sum of floats adds no step.
         steps = math.ceil(round((words - before) / each, 6)) if each else math.inf
         if first + steps <= last:
@@ -75,20 +85,26 @@ def step_at(words: int, phase_ends: Sequence[int], words_per_step: Sequence[floa
     return None
 
 
-def words_at(step: int, phase_ends: Sequence[int], words_per_step: Sequence[float]) -> float:
-    """Returns the words seen after a step."""
+def words_at(
+    step: int, phase_ends: Sequence[int], words_per_step: Sequence[float], start: Start = ZERO
+) -> float:
+    """Returns the words seen after a step, which is not before the start."""
+    done, before = start
     starts = itertools.chain([0], phase_ends)
-    return sum(
-        max(0, min(step, last) - first) * each
+    return before + sum(
+        max(0, min(step, last) - max(first, done)) * each
         for first, last, each in zip(starts, phase_ends, words_per_step, strict=False)
     )
 
 
 def steps_to_keep(
-    words: Sequence[int], phase_ends: Sequence[int], words_per_step: Sequence[float]
+    words: Sequence[int],
+    phase_ends: Sequence[int],
+    words_per_step: Sequence[float],
+    start: Start = ZERO,
 ) -> Mapping[int, list[int]]:
-    """Returns step -> words at which its checkpoint is kept; without those that are not reached.
-    Several may fall on one step.
+    """Returns step -> words at which its checkpoint is kept; without those that are not reached,
+    or were before the start. Several may fall on one step.
 
     Args:
         words: see `parse_words`.
@@ -96,6 +112,7 @@ def steps_to_keep(
     """
     steps: dict[int, list[int]] = {}
     for number in words if len(words_per_step) == len(phase_ends) else ():
-        if (step := step_at(number, phase_ends, words_per_step)) is not None:
+        step = step_at(number, phase_ends, words_per_step, start)
+        if step is not None and step > start[0]:
             steps.setdefault(step, []).append(number)
     return steps

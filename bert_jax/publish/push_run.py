@@ -16,9 +16,10 @@ from bert_jax.publish.export import DISCRIMINATOR, has_generator, run_export
 from bert_jax.publish.push import MAIN, Target, check_target, push
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
-from bert_jax.workdir.words_reached import steps_to_keep
+from bert_jax.workdir.words_reached import count_of, steps_to_keep
 
 _STEP = re.compile(r"step-(\d+)")
+_KEEPS = "keeps it, from before the run gets there"
 
 
 def run_export_and_push(
@@ -74,38 +75,53 @@ def step_of(run: Workdir, revision: str) -> int:
 
     Raises:
         UserError: no such form, the run never gets there, or the checkpoint is gone; names the key
-            that keeps it.
+            that keeps it, or why it did not.
     """
     where, words = f"--revision={revision}", words_seen.words_of(revision)
     if words is not None:
         step = _step_at(run, words, where)
-        remedy = f"{words_seen.KEY}={words} keeps"
+        remedy = _why_not_kept(run, words, step)
     elif match := _STEP.fullmatch(revision):
         step = int(match[1])
-        remedy = f"config.checkpoint.keep_every_steps={step} keeps"
+        remedy = f"config.checkpoint.keep_every_steps={step} {_KEEPS}"
     else:
         raise UserError(f"{where}: names no checkpoint; give one such as step-1000 or chck_10M")
     steps = catalog.complete_steps(run.checkpoints)
     if step not in steps:
         raise UserError(
             f"{where}: {run} has no checkpoint of step {step}, only "
-            f"{', '.join(map(str, steps)) or 'none'}; {remedy} it, from before the run gets there"
+            f"{', '.join(map(str, steps)) or 'none'}; {remedy}"
         )
     return step
+
+
+def _why_not_kept(run: Workdir, words: int, step: int) -> str:
+    """Returns why a run has no checkpoint at a number of words."""
+    known = description.read_description(run)
+    if words not in config_of(known).checkpoint.words:
+        return f"{words_seen.KEY}={words} {_KEEPS}"
+    if step > max(catalog.complete_steps(run.checkpoints), default=0):
+        return "the run did not get there yet"
+    return f"{words_seen.KEY} has {words:,}, but was set when the run was past this step"
 
 
 def _step_at(run: Workdir, words: int, where: str) -> int:
     """Returns the first step after which a run has seen a number of words."""
     known = description.read_description(run)
-    if "words_per_step" not in known:
-        raise UserError(
-            f"{where}: {run} has no count of words; its store was built without one: give a step"
-        )
-    ends, per_step = config_of(known).phase_ends, known["words_per_step"]
-    step = words_seen.step_at(words, ends, per_step)
+    count = count_of(config_of(known), known)
+    if count is None:
+        which = "the run that it continues" if "words_per_step" in known else "its store"
+        raise UserError(f"{where}: {run} has no count of words, as {which} has none: give a step")
+    ends, _, (first, before) = count
+    step = words_seen.step_at(words, *count)
     if step is None:
-        total = int(words_seen.words_at(ends[-1], ends, per_step))
+        total = int(words_seen.words_at(ends[-1], *count))
         raise UserError(f"{where}: {run} ends after {total:,} words")
+    if words <= before:
+        raise UserError(
+            f"{where}: {run} starts at step {first}, after {int(before):,} words; give the run "
+            "that it continues"
+        )
     return step
 
 

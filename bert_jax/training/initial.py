@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.fingerprint import by_path, path_of
-from bert_jax.checkpoint.manager import find_steps
+from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.schema import Config, ModelConfig
@@ -52,6 +52,7 @@ from bert_jax.training.optimizer_state import OptimizerState
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.training.word_start import is_counted
+from bert_jax.workdir import words_reached
 from bert_jax.workdir.layout import Workdir, split_step
 
 _POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
@@ -72,6 +73,7 @@ class InitialState:
         notes: what was made of its vocabulary and its positions, a line each.
         origin: name and commit of a model on the hub, or that was imported from there, or from
             which the run before started.
+        words: that the run before had seen at its step, if they are counted and the step is taken.
     """
 
     leaves: Mapping[str, np.ndarray]
@@ -80,6 +82,7 @@ class InitialState:
     copied: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     origin: str = ""
+    words: float | None = None
 
     @property
     def step(self) -> int:
@@ -94,7 +97,7 @@ class InitialModel:
     Attributes:
         digest: of its arrays, which the run records, as it does the next two.
         step: updates done before the run.
-        origin: see `InitialState`.
+        origin, words: see `InitialState`.
     """
 
     source: str
@@ -102,6 +105,7 @@ class InitialModel:
     step: int
     origin: str
     read: Callable[[], InitialState]
+    words: float | None = None
 
 
 def find_initial(
@@ -128,10 +132,11 @@ def find_initial(
         known = recorded["data"]
         digest, step = known.get("init", ""), known.get("init_step", 0)
         origin = recorded.get("init_origin", "")
-        return InitialModel(source, digest, step, origin, lambda: _read(config, data))
+        words = recorded.get("words_before")
+        return InitialModel(source, digest, step, origin, lambda: _read(config, data), words)
     check_source(given or source)
     found = _read(config, data)
-    return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
+    return InitialModel(source, found.digest, found.step, found.origin, lambda: found, found.words)
 
 
 def check_source(init: str, key: str = "config.init") -> None:
@@ -249,6 +254,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     optimizer: OptimizerState | None = None
     others: Mapping[str, np.ndarray] = {}
     left_out: tuple[str, ...] = ()
+    words: float | None = None
     if run.is_run():
         (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step, config.init_weights)
@@ -256,6 +262,7 @@ def _read(config: Config, data: RunData) -> InitialState:
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
             others = optimizer_state.average_of(run, step, config)
+            words = words_reached.words_at(read_own_meta(run, step, known_run(run)), step)
     else:
         if config.init_weights == "ema":
             raise UserError(
@@ -286,7 +293,7 @@ def _read(config: Config, data: RunData) -> InitialState:
         params = apart(params)
     found = _fitted(params, optimizer, config, vocabulary)
     notes, leaves = (*found.notes, *left_out), {**found.leaves, **others}
-    return dataclasses.replace(found, leaves=leaves, origin=origin, notes=notes)
+    return dataclasses.replace(found, leaves=leaves, origin=origin, notes=notes, words=words)
 
 
 def _without_another_head(

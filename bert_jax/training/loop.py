@@ -80,8 +80,6 @@ def train(
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, options.adopt)
         run = with_outputs(run)
-        if job.peers.is_first:
-            words_reached.tell(run.config, run.description)
         _start_wandb(options.wandb, run, writer)
         checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
@@ -89,6 +87,8 @@ def train(
         state, unevaluated = lifecycle.restore_or_init(
             run, checkpoints, known, strict=options.strict_restore
         )
+        if job.peers.is_first:
+            words_reached.tell(run.config, run.description, run.workdir, int(state["step"]))
         _train(run, state, unevaluated, checkpoints, writer, options)
 
 

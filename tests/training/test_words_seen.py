@@ -1,6 +1,7 @@
 """Checkpoints at numbers of words: which step, kept through a resume, pushed by name."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.exit_codes import DONE, FAILED
+from bert_jax.publish.push_run import step_of
 from bert_jax.reporting.status import read_status
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
+from bert_jax.workdir import words_reached
 from bert_jax.workdir.description import read_description
 from bert_jax.workdir.layout import Workdir
 
@@ -126,6 +129,66 @@ def test_the_first_step_after_which_so_many_words_were_seen() -> None:
     kept = words_seen.steps_to_keep((50, 60, 250, 10**6), ends, per_step)
     assert kept == {1: [50, 60], 3: [250]}
     assert words_seen.steps_to_keep((50,), ends, ()) == {}
+
+
+def test_a_start_counts_from_its_step_on() -> None:
+    count = (10, 20), (100.0, 10.0), (8, 5000.0)
+    assert words_seen.step_at(5000, *count) == words_seen.step_at(1, *count) == 8
+    assert words_seen.step_at(5001, *count) == 9
+    assert words_seen.step_at(5250, *count) == 15
+    assert words_seen.step_at(5301, *count) is None
+    assert words_seen.words_at(9, *count) == 5100
+    assert words_seen.words_at(20, *count) == 5300
+    assert words_seen.steps_to_keep((5000, 5100, 9000), *count) == {9: [5100]}
+    assert words_seen.step_at(5250, (5, *count[0]), (1e9, *count[1]), count[2]) == 15
+
+
+@pytest.mark.slow
+def test_a_run_that_carries_steps_goes_on_from_the_words_of_the_run_before(
+    store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config, first = config_of(store, ""), tmp_path / "first"
+    with pytest.raises(StoppedError):
+        pretrain(config, first, options=RunOptions(stop_after=4))
+    (each,) = read_description(Workdir.open(first))["words_per_step"]
+    early, late = int(2 * each), int(4 * each + 2 * each) + 1
+    changes = {
+        "init": str(first),
+        "init_optimizer": "carry",
+        "phases[0].batch_size": 16,
+        "checkpoint.keep_at_words": f"{early},{late}",
+    }
+    run, carried = tmp_path / "run", config.replace(changes)
+    with pytest.raises(StoppedError):
+        pretrain(carried, run, options=RunOptions(stop_after=6))
+    known, log = read_description(Workdir.open(run)), capsys.readouterr()
+    assert known["words_before"] == pytest.approx(4 * each)
+    assert known["words_per_step"] == pytest.approx([2 * each])
+    assert f"chck_{late} at step 6" in log.out
+    assert f"chck_{early}: seen by step 4, where this run starts; not kept" in log.err
+    with pytest.raises(UserError, match=f"starts at step 4, after {int(4 * each):,} words"):
+        step_of(Workdir.open(run), f"chck_{early}")
+    pretrain(carried.replace({"checkpoint.keep_at_words": f"{int(5 * each)},{late}"}), run)
+    with pytest.raises(UserError, match=r"keep_at_words has .* was set when the run was past"):
+        step_of(Workdir.open(run), f"chck_{int(5 * each)}")
+    log = capsys.readouterr()
+    assert f"chck_{int(5 * each)}: seen by step 6, where this run starts; not kept" in log.err
+    assert f"chck_{late} at step 6" in log.out  # it is there
+    assert read_description(Workdir.open(run))["words_before"] == known["words_before"]
+    # The count of a run that an earlier version started so is not known.
+    path = Workdir.open(run).config_json
+    path.write_text(json.dumps({k: v for k, v in known.items() if k != "words_before"}))
+    assert [c.kept for c in read_status(run).checkpoints if "words" in str(c.kept)] == []
+    with pytest.raises(UserError, match="no count of words, as the run that it continues"):
+        step_of(Workdir.open(run), "chck_1M")
+
+
+def test_steps_of_a_model_without_a_count_are_refused() -> None:
+    config = Config().replace({"init": "model", "checkpoint.keep_at_words": "1M"})
+    description = {"words_per_step": [10.0], "data": {"init_step": 5}}
+    with pytest.raises(UserError, match=r"model, whose steps .* leave the key out"):
+        words_reached.check(config, description, "store")
+    words_reached.check(config, description | {"words_before": 40.0}, "store")
 
 
 @pytest.mark.parametrize(
