@@ -158,5 +158,12 @@ def _phase_dict(report: PhaseReport) -> dict[str, Any]:
         "estimated_tokens_per_second": report.tokens_per_second,
         "estimated_utilization": report.utilization,
         "estimated_hours": report.hours,
-        "analysis": report.analysis and report.analysis.as_dict(),
+        "analysis": _analysis_dict(report),
     }
+
+
+def _analysis_dict(report: PhaseReport) -> dict[str, Any] | None:
+    if report.analysis is None:
+        return None
+    is_gpu = isinstance(report.analysis, GpuAnalysis)
+    return report.analysis.as_dict() | ({"wide": dict(report.wide)} if is_gpu else {})

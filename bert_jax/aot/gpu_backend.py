@@ -39,7 +39,8 @@ class GpuBackend(Backend[GpuHosts]):
         return gpu_analysis.analyse(text, mesh_shape=mesh_shape, hosts=target)
 
     def kind(self, target: GpuHosts) -> Mapping[str, Any]:
-        return {"gpu": target.model.device_kind}
+        links = {"links": target.model.links} if target.per_host > 1 else {}
+        return {"gpu": target.model.device_kind, **links}
 
     def hardware(self, target: GpuHosts) -> str:
         links = f", {target.model.links} within a host" if target.per_host > 1 else ""
@@ -69,7 +70,7 @@ class GpuBackend(Backend[GpuHosts]):
         from bert_jax.aot import gpu_sections  # it imports JAX
 
         if isinstance(phase.analysis, GpuAnalysis):
-            yield from gpu_sections.of_phase(phase, phase.analysis, target)
+            yield from gpu_sections.of_phase(phase, phase.analysis)
 
     def run_time(self, report: "Report") -> str:
         return "fits; hours are not estimated, because nothing gives them for GPUs"

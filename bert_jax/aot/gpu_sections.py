@@ -7,14 +7,12 @@ from bert_jax.aot.hlo.sources import code
 from bert_jax.aot.report_data import PhaseReport
 from bert_jax.aot.report_parts import collectives_of, in_units, ms
 from bert_jax.errors import count
-from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.reporting.sections import Section, Table
 
 _TOP_IN_TEXT = 12
-_NEGLIGIBLE = 1e-4  # of the model's operations: products with a few classes
 
 
-def of_phase(phase: PhaseReport, cost: GpuAnalysis, hosts: GpuHosts) -> Iterator[Section]:
+def of_phase(phase: PhaseReport, cost: GpuAnalysis) -> Iterator[Section]:
     """Yields the lower bound of a step and what it consists of."""
     yield _bound(phase, cost)
     yield _held(cost)
@@ -22,8 +20,7 @@ def of_phase(phase: PhaseReport, cost: GpuAnalysis, hosts: GpuHosts) -> Iterator
     yield _products(phase, cost)
     yield _lines(cost)
     if cost.collectives:
-        networks = {"ici": hosts.model.links, "dcn": "between hosts"}
-        yield collectives_of(cost.collectives, networks)
+        yield collectives_of(cost.collectives, cost.networks)
     if cost.callbacks:
         stops = "each stops the GPU until the host has answered"
         yield Section(
@@ -91,16 +88,13 @@ def _products(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         for total in cost.products
     ]
     parts: list[str | Table] = [Table(("matrix products", "runs", "GFLOP"), rows)]
-    if phase.computes_in_16_bits:
-        whole = sum(total.flops for total in cost.products if not total.of_optimizer)
-        wide = {line: flops / whole for line, flops in cost.wide.items()}
-        lines = [(line, f"{share:.2%}") for line, share in wide.items() if share > _NEGLIGIBLE]
-        if lines:
-            parts.append(
-                "ERROR of bert-jax: products in float32 where bfloat16 is meant, of all of the "
-                "model's operations:"
-            )
-            parts.append(Table(("source line", "share"), lines, lines=_TOP_IN_TEXT))
+    lines = [(line, f"{flops / cost.model_flops:.2%}") for line, flops in phase.wide.items()]
+    if lines:
+        parts.append(
+            "ERROR of bert-jax: products in float32 where bfloat16 is meant, of all of the "
+            "model's operations:"
+        )
+        parts.append(Table(("source line", "share"), lines, lines=_TOP_IN_TEXT))
     return Section("Matrix products", parts)
 
 

@@ -85,7 +85,7 @@ def _first(kind: list[Change], needed: Callable[[Change], int | None], limit: in
 def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
     """Yields the changes of each kind, from mild to strong."""
     phase, parts = config.phases[index], config.phases[index].micro_batches
-    rows, free = phase.batch_size // _data_parts(mesh), mesh.shape["data"]
+    rows, free = phase.batch_size // _data_parts(mesh.shape), mesh.shape["data"]
     yield [
         {f"phases[{index}].micro_batches": n}
         for n in range(2 * parts, rows + 1, parts)
@@ -116,7 +116,8 @@ def bytes_with(
     gradients = _gradient_copies(changed, index) * _gathered_bytes(changed, index, new_mesh)
     gradients_now = _gradient_copies(config, index) * _gathered_bytes(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
-    share = _rows_per_device(changed, index, new_mesh) / _rows_per_device(config, index, mesh)
+    share = rows_per_device(changed, index, new_mesh.shape)
+    share /= rows_per_device(config, index, mesh.shape)
     share *= _saved_bytes(changed, index) / _saved_bytes(config, index)
     return resident.total + gradients + memory.other + round(activations * share)
 
@@ -134,8 +135,8 @@ def _gradient_copies(config: Config, index: int) -> int:
     return 2 if config.phases[index].micro_batches == 1 else 5
 
 
-def _rows_per_device(config: Config, index: int, mesh: Mesh) -> float:
-    """Returns the rows of a micro-batch per device."""
+def rows_per_device(config: Config, index: int, mesh: Mapping[str, int]) -> float:
+    """Returns the rows of a micro-batch of a phase per device; mesh: axis -> size."""
     phase = config.phases[index]
     return phase.batch_size / phase.micro_batches / _data_parts(mesh)
 
@@ -149,8 +150,8 @@ def _saved_bytes(config: Config, index: int) -> float:
     return 2 * model.num_hidden_layers + full  # inputs of all layers, and all activations of one
 
 
-def _data_parts(mesh: Mesh) -> int:
-    return math.prod(mesh.shape[axis] for axis in partition.AXES["batch"])
+def _data_parts(mesh: Mapping[str, int]) -> int:
+    return math.prod(mesh[axis] for axis in partition.AXES["batch"])
 
 
 def with_changes(config: Config, change: Change) -> Config:

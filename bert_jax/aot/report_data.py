@@ -1,6 +1,7 @@
 """The report of `bert-jax compile` as data: memory and time of each phase of a run."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
@@ -8,6 +9,8 @@ from bert_jax.aot.cost.memory import Memory
 from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.hardware.targets import Target
+
+_NEGLIGIBLE = 1e-4  # of the model's operations: products with a few classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,16 @@ class PhaseReport:
     devices_flops: float
     attention: str = ""
     computes_in_16_bits: bool = True
+
+    @property
+    def wide(self) -> Mapping[str, int]:
+        """Operations by source line of the model's products that should be in 16 bits, of GPUs;
+        but for a negligible part of all."""
+        cost = self.analysis
+        if not isinstance(cost, GpuAnalysis) or not self.computes_in_16_bits:
+            return {}
+        least = _NEGLIGIBLE * cost.model_flops
+        return {line: flops for line, flops in cost.wide.items() if flops > least}
 
     @property
     def step_seconds(self) -> float | None:

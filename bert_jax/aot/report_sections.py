@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator
 
 from bert_jax.aot import backends
+from bert_jax.aot.memory_advice import rows_per_device
 from bert_jax.aot.report_data import PhaseReport, Report
 from bert_jax.aot.report_parts import in_units
 from bert_jax.errors import count
@@ -59,7 +60,7 @@ def _title(phase: PhaseReport, report: Report) -> tuple[str, list[str]]:
     shape, phases = phase.phase, len(report.config.phases)
     device = backends.of(report.target).device(report.target)
     which = f"Phase {phase.index + 1} of {phases}" if phases > 1 else ""
-    rows = shape.batch_size / shape.micro_batches / report.target.devices
+    rows = rows_per_device(report.config, phase.index, report.mesh)
     parts = f" in {shape.micro_batches} micro-batches" if shape.micro_batches > 1 else ""
     line = (
         f"{which and f'{which}: '}{shape.steps:,} steps of {shape.batch_size:,} rows of "

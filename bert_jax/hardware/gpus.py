@@ -10,6 +10,7 @@ Clocks are the highest, so that a bound of the time stays one.
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bert_jax.errors import UserError, nearest_name
@@ -135,7 +136,8 @@ ALIASES = {
     "h200-sxm": "h200", "b200-sxm": "b200", "rtx-4090": "rtx4090", "4090": "rtx4090",
     "rtx-a6000": "a6000", "rtxa6000": "a6000",
 }  # fmt: skip
-_DROPPED = {"v100": "7.0", "p100": "6.0"}  # their compute capability
+# Their compute capability.
+_DROPPED = {"v100": "7.0", "p100": "6.0", "p4": "6.1", "p40": "6.1", "m60": "5.2", "k80": "3.7"}
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,11 @@ class GpuHosts:
         return self.model.usable_bytes
 
     @property
+    def networks(self) -> Mapping[str, str]:
+        """What joins GPUs within and between hosts, by the networks of `aot.cost.collectives`."""
+        return {"ici": self.model.links, "dcn": "between hosts"}
+
+    @property
     def linked(self) -> int:
         """GPUs, in the order of JAX's devices, that NVLink or PCIe joins."""
         return self.per_host * min(self.hosts, self.model.linked_hosts)
@@ -188,11 +195,8 @@ def find(name: str) -> GpuHosts:
         ValueError: there is no such GPU or no such host; says the nearest, or why.
     """
     hosts, kind, size = _words(name)
-    if old := _dropped(kind):
-        raise ValueError(
-            f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
-            f"{old.upper()} (compute capability {_DROPPED[old]}); the oldest here is a100-40g"
-        )
+    if why := why_dropped(name):
+        raise ValueError(why)
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
         hint = f"valid: {', '.join(MODELS)}"
@@ -220,6 +224,16 @@ def find(name: str) -> GpuHosts:
         more = f"; several hosts are 2x{model.name}-{model.sizes[-1]}" if not larger else ""
         raise ValueError(f"{name} does not exist; nearest: {both}{more}")
     return GpuHosts(model, int(size), hosts)
+
+
+def why_dropped(name: str) -> str:
+    """Returns the message about a GPU that JAX no longer supports; "" for any other name."""
+    if not (old := _dropped(_words(name)[1])):
+        return ""
+    return (
+        f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
+        f"{old.upper()} (compute capability {_DROPPED[old]}); the oldest here is a100-40g"
+    )
 
 
 def _dropped(kind: str) -> str:

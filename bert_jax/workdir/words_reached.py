@@ -22,11 +22,11 @@ def count_of(config: Config, description: Mapping[str, Any]) -> Count | None:
     Args:
         description: of the run.
     """
-    step, words = description["data"].get("init_step", 0), description.get("words_before")
-    if "words_per_step" not in description or (step and words is None):
+    step: int = description["data"].get("init_step", 0)
+    words: float | None = description.get("words_before") if step else 0.0
+    if "words_per_step" not in description or words is None:
         return None
-    start = (step, words) if step else words_seen.ZERO
-    return config.phase_ends, description["words_per_step"], start
+    return config.phase_ends, description["words_per_step"], (step, words)
 
 
 def words_at(description: Mapping[str, Any], step: int) -> float | None:

@@ -1,5 +1,6 @@
 """What is counted in a program compiled for GPUs: a small one, in the compiler's own words."""
 
+import dataclasses
 import json
 
 import pytest
@@ -155,12 +156,13 @@ def test_a_result_takes_the_place_of_an_operand(read_again, moved, expected) -> 
     assert sum(line.bytes for line in found) == expected
 
 
-def report(fits: bool = True) -> report_data.Report:
+def report(fits: bool = True, computes_in_16_bits: bool = True) -> report_data.Report:
     hosts, config = gpus.find("2xh100-2"), load("base")
     memory = Memory(GIB, GIB, 1, (3 if fits else 90) * GIB, 0, hosts.usable_bytes, fits)
     phase = report_data.PhaseReport(
-        0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA"
-    )
+        0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA",
+        computes_in_16_bits,
+    )  # fmt: skip
     mesh = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
     return report_data.Report("base", config, hosts, mesh, "the compiler", (phase,))
 
@@ -192,7 +194,25 @@ def test_the_json_and_the_page_have_the_same(tmp_path) -> None:
     assert plain["estimated_hours"] is None
     assert phase["estimated_step_seconds"] is None
     assert phase["at_least_step_seconds"] > 0
+    assert plain["topology"]["links"] == "NVLink"
+    assert [one["network"] for one in phase["analysis"]["collectives"]] == ["between hosts"]
+    assert list(phase["analysis"]["wide"]) == ["model/heads.py:5 backward"]
     report_html.save(report(), str(tmp_path / "page.html"), "--config=base")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "fmhaSoftmax" in page
     assert "bert-jax pretrain --config=base" in page
+
+
+def test_products_in_float32_are_no_mistake_where_that_is_asked_for() -> None:
+    asked = report(computes_in_16_bits=False)
+    assert "ERROR of bert-jax" not in report_sections.render(asked)
+    (phase,) = compile_report.as_dict(asked)["phases"]
+    assert phase["analysis"]["wide"] == {}
+
+
+def test_rows_are_not_divided_over_the_tensor_axis() -> None:
+    whole = report()
+    for mesh, rows in (((4, 1, 1), 64), ((2, 1, 2), 128), ((1, 2, 2), 128)):
+        axes = {"slice": 1, **dict(zip(("data", "fsdp", "tensor"), mesh, strict=True))}
+        said = report_sections.render(dataclasses.replace(whole, mesh=axes))
+        assert f"of 256 rows of 128 tokens, {rows} per GPU at a time" in said

@@ -55,6 +55,7 @@ class GpuAnalysis:
         kernel hides, in schedule order. None if the bandwidth between hosts is unknown.
     wide: operations by source line of the model's products that are not in 16 bits.
     held: arrays at the peak of the schedule, by source line.
+    networks: names of those of the collectives, see `GpuHosts.networks`.
     callbacks: calls of the host, which stop the GPU.
     trips: trip count of each loop by name, None if unknown (counted once).
     """
@@ -68,6 +69,7 @@ class GpuAnalysis:
     lines: tuple[LineBound, ...]
     held: tuple[LineArrays, ...]
     collectives: tuple[Traffic, ...]
+    networks: Mapping[str, str]
     callbacks: int
     trips: Mapping[str, int | None]
 
@@ -77,13 +79,22 @@ class GpuAnalysis:
         return None
 
     @property
+    def model_flops(self) -> int:
+        """Operations of the model's products."""
+        return sum(total.flops for total in self.products if not total.of_optimizer)
+
+    @property
     def bound_seconds(self) -> float | None:
         """Seconds that a step takes at least; None if a bandwidth is unknown."""
         return None if self.exposed_seconds is None else self.kernel_seconds + self.exposed_seconds
 
     def as_dict(self) -> dict[str, Any]:
         """Returns JSON-serializable values."""
-        return {**dataclasses.asdict(self), "bound_seconds": self.bound_seconds}
+        found = {**dataclasses.asdict(self), "bound_seconds": self.bound_seconds}
+        names = found.pop("networks")
+        for traffic in found["collectives"]:
+            traffic["network"] = names[traffic["network"]]
+        return found
 
 
 def analyse(
@@ -128,6 +139,7 @@ def analyse(
         lines=_by_line([(bound, source) for bound, _, _, source in bounds])[:top],
         held=held.at_peak(module, text)[:top],
         collectives=collectives.traffic(transfers),
+        networks=hosts.networks,
         callbacks=sum(times for *_, times in runs.counts(_is_callback)),
         trips=runs.trips,
     )
