@@ -1,5 +1,6 @@
 """`bert-jax status`: shows the state of runs, once or again and again."""
 
+import os
 from collections.abc import Sequence
 
 from absl import flags
@@ -59,11 +60,12 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _check_different(folders: Sequence[str]) -> None:
     """Raises UserError if two names are of one folder, whose curves would cover each other."""
-    from bert_jax.storage.remote import absolute
+    from bert_jax.storage.remote import is_remote
 
     seen = dict[str, str]()
     for folder in folders:
-        if other := seen.get(place := str(absolute(folder))):
+        place = folder.rstrip("/") if is_remote(folder) else os.path.realpath(folder)
+        if other := seen.get(place):
             raise UserError(f"--workdir={folder}: the same as --workdir={other}; give it once")
         seen[place] = folder
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bert_jax.errors import UserError
+from bert_jax.hardware.gpus import why_dropped
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
@@ -47,6 +48,8 @@ class Sky:
         flag = f"--accelerators={self.accelerators}"
         if not re.fullmatch(r"[\w.-]+(:[1-9]\d*)?", self.accelerators):
             raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
+        if why := why_dropped(self.accelerators.partition(":")[0]):
+            raise UserError(f"--accelerators={why}")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
         slices = int(self.accelerators.partition(":")[2] or 1)  # of each node

@@ -342,3 +342,11 @@ def test_stopping_and_going_on_by_signal(number, tmp_path):
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
     assert subprocess.run(final, check=False, timeout=300).returncode == exit_codes.DONE
     assert read_records(epath.Path(metrics), "train")[-1]["step"] == step + 10
+
+
+def test_a_link_to_a_run_is_the_same_run(say, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    code, _, err = say("status", f"--workdir={tmp_path}/run", f"--workdir={tmp_path}/link")
+    assert code == exit_codes.FAILED
+    assert "link: the same as --workdir=" in one_line(err)

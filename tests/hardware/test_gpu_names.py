@@ -54,6 +54,7 @@ def test_names_of_slices_are_found_as_before() -> None:
         ("4xv100-8", "CUDA 13.*7.0"),
         ("Tesla-V100-SXM2-32GB-8", "CUDA 13.*7.0"),
         ("v100s-1", "CUDA 13.*7.0"),
+        ("K80-8", "CUDA 13.*K80.*3.7"),
         ("nonsense", "v5e-16.*GPUs are a100-40g"),
         ("v5e-20", "nearest: v5e-16"),
     ],
