@@ -215,6 +215,11 @@ class Backend(Protocol):
         """Returns whether its hosts run the code of an image, so that the bundle leaves it out."""
         ...
 
+    @property
+    def devices(self) -> int:
+        """Returns the JAX devices of all processes; 0 if its options do not say."""
+        ...
+
     def check(self, job: Job) -> None:
         """Raises UserError for options that cannot be, before anything is asked or created."""
 

@@ -1,4 +1,4 @@
-"""Checks before a launch that a config compiles for its TPU slices and fits their memory."""
+"""Checks before a launch that a config fits its devices, and compiles for its TPU slices."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError
 
@@ -24,6 +24,21 @@ def fits_check(config: "Config", command: Sequence[str], topology: str) -> Check
     command: of the job, with the words that give `config`.
     """
     return Check("config", lambda: _probe(config, command, topology))
+
+
+def devices_check(config: "Config", devices: int) -> Check:
+    """Returns the check that the mesh and every phase's batch fit a number of devices."""
+
+    def probe() -> str:
+        from bert_jax.parallel import global_batch
+        from bert_jax.parallel.mesh import abstract_mesh
+
+        mesh = abstract_mesh(config.mesh, devices)
+        for phase in () if config.task.name else config.phases:  # a task's batches are filled up
+            global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
+        return f"fits {count(devices, 'device')} by its batch and mesh"
+
+    return Check("config", probe)
 
 
 def _probe(config: "Config", command: Sequence[str], topology: str) -> str:

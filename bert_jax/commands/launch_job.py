@@ -148,9 +148,11 @@ def checks_of(
     checkout = bundle.checkout_of(bundle.__file__)
     if job.bundle.has_code and checkout:
         checks.insert(0, preflight.code_check(checkout, allow_dirty=allow_dirty))
-    if job.topology:
-        from bert_jax.commands.launch_fits import fits_check
+    from bert_jax.commands.launch_fits import devices_check, fits_check
 
+    if backend.devices:
+        checks.append(devices_check(config, backend.devices))
+    if job.topology:
         checks.append(fits_check(config, job.command, job.topology.name))
     return checks
 

@@ -21,7 +21,7 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     return NamedSharding(mesh, spec("batch"))
 
 
-def check_divides(mesh: Mesh, batch_size: int, micro_batches: int = 1) -> None:
+def check_divides(mesh: Mesh | AbstractMesh, batch_size: int, micro_batches: int = 1) -> None:
     """Raises UserError if a micro-batch cannot be sharded evenly over the data axes."""
     devices = axis_size(mesh, AXES["batch"])
     parts = devices * micro_batches

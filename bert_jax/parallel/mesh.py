@@ -23,16 +23,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             does not fit the topology.
     """
     devices = find_devices() if devices is None else devices
-    sizes = [getattr(config, axis) for axis in MESH_AXES]
-    shape = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
-    known = math.prod(s for s in sizes if s != -1)
-    if sizes.count(-1) == 1 and known > 0 and len(devices) % known == 0:
-        sizes[sizes.index(-1)] = len(devices) // known
-    if -1 in sizes or min(sizes) < 1 or math.prod(sizes) != len(devices):
-        raise UserError(
-            f"config.mesh ({shape}) does not fit {len(devices)} devices: the product of all axes "
-            "must be the number of devices; at most one axis may be -1, which is then inferred"
-        )
+    sizes = abstract_mesh(config, len(devices)).axis_sizes
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})
     if slices > 1 and sizes[0] == 1 and devices[0].platform == "gpu":
@@ -41,17 +32,36 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         return Mesh(np.reshape(np.array(ordered, object), sizes), MESH_AXES, axis_types=types)
     try:
         if slices == 1:
-            return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
+            return jax.make_mesh(sizes, MESH_AXES, axis_types=types, devices=devices)
         grid = mesh_utils.create_hybrid_device_mesh(
             (1, *sizes[1:]), (sizes[0], 1, 1, 1), devices, allow_split_physical_axes=True
         )
     except (NotImplementedError, ValueError) as error:
         raise UserError(
-            f"config.mesh ({shape}) cannot be mapped to these {len(devices)} devices in {slices} "
-            f"slices of {devices[0].device_kind}; set config.mesh.slice to the number of slices "
-            "and every other axis to a product of side lengths of a slice"
+            f"config.mesh ({_shape(config)}) cannot be mapped to these {len(devices)} devices in "
+            f"{slices} slices of {devices[0].device_kind}; set config.mesh.slice to the number of "
+            "slices and every other axis to a product of side lengths of a slice"
         ) from error
     return Mesh(grid, MESH_AXES, axis_types=types)
+
+
+def abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
+    """Returns the shape of the mesh of a number of devices; UserError if the product of the axes is
+    another."""
+    sizes = [getattr(config, axis) for axis in MESH_AXES]
+    known = math.prod(s for s in sizes if s != -1)
+    if sizes.count(-1) == 1 and known > 0 and devices % known == 0:
+        sizes[sizes.index(-1)] = devices // known
+    if -1 in sizes or min(sizes) < 1 or math.prod(sizes) != devices:
+        raise UserError(
+            f"config.mesh ({_shape(config)}) does not fit {devices} devices: the product of all "
+            "axes must be the number of devices; at most one axis may be -1, which is then inferred"
+        )
+    return AbstractMesh(tuple(sizes), MESH_AXES)
+
+
+def _shape(config: MeshConfig) -> str:
+    return ", ".join(f"{axis}={getattr(config, axis)}" for axis in MESH_AXES)
 
 
 def axis_size(mesh: Mesh | AbstractMesh, entry: Any) -> int:

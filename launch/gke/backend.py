@@ -39,6 +39,7 @@ class Gke:
     needs_workdir: ClassVar[bool] = False
     needs_bucket: ClassVar[bool] = True
     needs_topology: ClassVar[bool] = True
+    devices: ClassVar[int] = 0  # of the job's topology
     has_image: ClassVar[bool] = True
 
     context: str = option("", "context of kubectl (default: the current one)", always=True)

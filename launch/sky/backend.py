@@ -22,7 +22,7 @@ from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, check_version
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import exit_code, find, get, name_of
-from bert_jax.launch.sky.task import task, tpu_hosts
+from bert_jax.launch.sky.task import task, tpu_slice
 from bert_jax.storage.remote import open_path, put, storage_errors
 
 _POLL = 15.0  # seconds between two questions to SkyPilot
@@ -44,6 +44,16 @@ class Sky:
     use_spot: bool = option(False, "rent spot machines")
     infra: str = option("", "where, such as gcp/us-central1 (default: SkyPilot chooses)")
 
+    @property
+    def devices(self) -> int:
+        tpu = tpu_slice(self.accelerators)
+        return self._accelerators * (tpu.devices if tpu else 1)
+
+    @property
+    def _accelerators(self) -> int:
+        """GPUs or TPU slices of all nodes."""
+        return self.num_nodes * int(self.accelerators.partition(":")[2] or 1)
+
     def check(self, job: Job) -> None:
         flag = f"--accelerators={self.accelerators}"
         if not re.fullmatch(r"[\w.-]+(:[1-9]\d*)?", self.accelerators):
@@ -52,8 +62,8 @@ class Sky:
             raise UserError(f"--accelerators={why}")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
-        slices = int(self.accelerators.partition(":")[2] or 1)  # of each node
-        if (hosts := tpu_hosts(self.accelerators) * slices * self.num_nodes) > 1:
+        tpu = tpu_slice(self.accelerators)
+        if tpu and (hosts := tpu.hosts * self._accelerators) > 1:
             other = "use bert-jax launch tpu run or bert-jax launch gke run"
             raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
         for name, reference in job.env_from:

@@ -47,7 +47,7 @@ def task(
 
     name: of the job in SkyPilot. The other arguments: as `backend.Sky`.
     """
-    bundle, is_tpu = job.bundle.name, tpu_hosts(accelerators) > 0
+    bundle, is_tpu = job.bundle.name, tpu_slice(accelerators) is not None
     wanted: dict[str, Any] = {"accelerators": accelerators, "use_spot": use_spot}
     if infra:
         wanted["infra"] = infra
@@ -65,13 +65,13 @@ def task(
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def tpu_hosts(accelerators: str) -> int:
-    """Returns the hosts of a TPU slice by SkyPilot's name, such as tpu-v5litepod-8; 0 for GPUs."""
+def tpu_slice(accelerators: str) -> slices.Slice | None:
+    """Returns a TPU slice by SkyPilot's name, such as tpu-v5litepod-8; None for GPUs."""
     name = accelerators.partition(":")[0].lower()  # SkyPilot takes either
     if not name.startswith("tpu-"):
-        return 0
+        return None
     try:
-        return slices.find(name.removeprefix("tpu-").replace("v5litepod", "v5e")).hosts
+        return slices.find(name.removeprefix("tpu-").replace("v5litepod", "v5e"))
     except ValueError as error:
         raise UserError(f"--accelerators={accelerators}: {error}") from None
 

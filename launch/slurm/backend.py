@@ -77,6 +77,10 @@ class Slurm:
     account: str = option("", "account to charge (default: the user's)")
     sbatch: tuple[str, ...] = option((), "additional option of sbatch (may be repeated)")
 
+    @property
+    def devices(self) -> int:
+        return self.nodes * self.gpus_per_node
+
     def check(self, job: Job) -> None:
         if is_remote(job.workdir):
             raise UserError(

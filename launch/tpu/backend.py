@@ -61,6 +61,7 @@ class Tpu:
     needs_workdir: ClassVar[bool] = True
     needs_bucket: ClassVar[bool] = True
     needs_topology: ClassVar[bool] = True
+    devices: ClassVar[int] = 0  # of the job's topology
     has_image: ClassVar[bool] = False
 
     zone: str = option("", "zone of the TPUs, such as us-west4-a", always=True, required=True)

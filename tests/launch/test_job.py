@@ -1,6 +1,7 @@
 """Tests of jobs: names, variables, slices and images that are refused, and what identifies one."""
 
 import dataclasses
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from bert_jax.commands.paths import check_outputs
 from bert_jax.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.launch.job import JobId, Rendering, check_image, find_topology
-from bert_jax.launch.preflight import CheckFailedError
+from bert_jax.launch.preflight import CheckFailedError, outcome
+from bert_jax.launch.sky.backend import Sky
 from bert_jax.launch.slurm.backend import Slurm
 
 
@@ -178,7 +180,7 @@ def test_the_config_file_of_a_job_travels_to_where_its_command_may_read_it(tmp_p
 
 
 DISK, IMAGES = (
-    SimpleNamespace(needs_bucket=image, has_image=image, checks=lambda of: [])
+    SimpleNamespace(devices=0, needs_bucket=image, has_image=image, checks=lambda of: [])
     for image in (False, True)
 )
 
@@ -214,3 +216,28 @@ def test_a_run_that_resumes_needs_no_model(tmp_path: Path) -> None:
 def test_a_shown_rendering_has_every_command_and_file():
     text = Rendering({"a": "1\n2\n", "b.tar": b"12345"}, (("run", "a b"),)).text()
     assert text == f"$ {shlex.join(['run', 'a b'])}\n\n--- a\n1\n2\n\n--- b.tar\n(5 bytes)"
+
+
+@pytest.mark.parametrize(
+    ("backend", "flags", "says"),
+    [
+        (Sky(accelerators="H100:8", num_nodes=3), (), r"batch_size=32 is not divisible by 24"),
+        (Sky(accelerators="H100:8"), ("mesh.data=16",), r"data=16.* does not fit 8 devices"),
+        (Sky(accelerators="tpu-v6e-8"), ("mesh.data=16",), r"does not fit 8 devices"),
+        (Slurm(nodes=3, gpus_per_node=8), (), r"batch_size=32 is not divisible by 24"),
+        (Sky(accelerators="H100:8"), (), None),
+        (Slurm(nodes=3), (), None),
+    ],
+)
+def test_batch_and_mesh_are_checked_against_the_devices(
+    backend: Any, flags: Sequence[str], says: str | None, tmp_path: Path
+) -> None:
+    words = ["pretrain", "--config=tiny", *(f"--config.{each}" for each in flags)]
+    _, config = parse_command("launch sky run", [*words, f"--workdir={tmp_path / 'run'}"])
+    of = job(workdir=str(tmp_path / "run"), command=tuple(words))
+    checks = checks_of(backend, of, config, allow_dirty=True)
+    failed = [line for check in checks if check.name == "config" for ok, line in [outcome(check)]
+              if not ok]  # fmt: skip
+    assert bool(failed) == bool(says)
+    if says:
+        assert re.search(says, failed[0])
