@@ -28,7 +28,7 @@ from bert_jax.commands import (
     status,
 )
 from bert_jax.commands.command import Command, define, help_of, parse
-from bert_jax.commands.paths import check_outputs
+from bert_jax.commands.paths import check_inputs, check_outputs
 from bert_jax.errors import (
     StoppedError,
     UsageError,
@@ -100,6 +100,7 @@ def _run(words: list[str]) -> int:
         print(_help(name, command, define(command, own)[0]))
         return DONE
     values, arguments = parse(name, command, rest)
+    check_inputs(values)
     check_outputs(values, offline=command.checks_buckets)
     code = command.run(values, arguments) or DONE
     if not command.is_run:

@@ -65,7 +65,7 @@ def _define_model(values: flags.FlagValues) -> None:
         "for --model: minimal pairs, a .jsonl file in BLiMP's form (sentence_good, sentence_bad) "
         "or a folder of such files"
     )
-    define_input(values, "pairs", minimal)
+    define_input(values, "pairs", minimal, on_hub=True)
     method = (
         "for --pairs: mask each token alone (token), or with the tokens of its word that follow "
         "(word_l2r)"
@@ -75,7 +75,7 @@ def _define_model(values: flags.FlagValues) -> None:
         "for --model: .tsv, .csv, .jsonl or .parquet file with the columns sentence1, sentence2 "
         "and score, or GLUE's folder of STS-B"
     )
-    define_input(values, "scored_pairs", pairs)
+    define_input(values, "scored_pairs", pairs, on_hub=True)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"
     define_input(values, "retrieval", retrieval)
     split = "for --retrieval: split whose qrels are read, such as dev (default: test)"

@@ -80,7 +80,7 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
         "input in the task's format: .tsv, .csv, .jsonl, CoNLL, SQuAD, the task's folder, or a "
         "dataset on the hub, hf:OWNER/NAME:SPLIT"
     )
-    define_input(values, "input", source)
+    define_input(values, "input", source, on_hub=True)
     out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
     define_output(values, "out", out, predictions)
     define_overwrite(values)

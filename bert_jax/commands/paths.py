@@ -22,6 +22,8 @@ _OVERWRITE: Final = "overwrite"
 # What the flags of each parser name.
 _outputs: Final[WeakKeyDictionary[flags.Flag, FindKind]] = WeakKeyDictionary()
 _inputs: Final[WeakKeyDictionary[flags.Flag, Locate]] = WeakKeyDictionary()
+# Inputs that may also be the name of a repository on the Hugging Face hub.
+_on_hub: Final[WeakKeyDictionary[flags.Flag, bool]] = WeakKeyDictionary()
 
 
 def _itself(value: str, values: flags.FlagValues) -> Iterable[str]:
@@ -48,12 +50,25 @@ def define_input(
     *,
     locate: Locate = _itself,
     repeated: bool = False,
+    on_hub: bool = False,
 ) -> None:
     """Defines a flag that names a file or a folder to read, into which nothing is written.
 
-    locate: returns the paths that a value names; by default it is one.
+    locate: returns the paths that a value names; by default it is one. on_hub: it may be a dataset
+    on the hub; a `locate` decides that itself.
     """
-    _inputs[_define(values, name, help_text, repeated)] = locate
+    flag = _define(values, name, help_text, repeated)
+    _inputs[flag], _on_hub[flag] = locate, on_hub or locate is not _itself
+
+
+def check_inputs(values: flags.FlagValues) -> None:
+    """Raises UserError, before a command starts, for an input on the hub that is not read there."""
+    from bert_jax.storage.hub import check_not_hub
+
+    for name in values:
+        if not _on_hub.get(values[name], True):
+            for value in _given(values[name]):
+                check_not_hub(value, f"--{name}=")
 
 
 def _define(values: flags.FlagValues, name: str, help_text: str, repeated: bool) -> flags.Flag:

@@ -8,6 +8,8 @@ In a process a name means one commit, that which it meant when it was first aske
 token store record it (`recorded`), and what resumes or builds them again takes the same (`use`).
 """
 
+# Over 300 lines: a name, its commit, the client's calls and its errors are one protocol.
+
 import errno
 import logging
 import os
@@ -87,6 +89,12 @@ class HubName:
 def is_hub(name: object) -> bool:
     """Returns whether a path names a repository on the hub."""
     return str(name).startswith(PREFIX)
+
+
+def check_not_hub(path: object, key: str = "") -> None:
+    """Raises UserError for a name on the hub where only files are read; key: before it, --flag=."""
+    if is_hub(path):
+        raise UserError(f"{key}{path}: not read from the hub; download it, and give its path")
 
 
 def parse_model(name: str) -> HubName:

@@ -14,6 +14,7 @@ from bert_jax.data_pipeline.store.manifest_schema import check_fields
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest, sha256
+from bert_jax.storage.hub import check_not_hub
 from bert_jax.storage.read_files import read_bytes
 from bert_jax.storage.remote import STORAGE_RETRIES, is_remote, open_path, storage_errors
 from bert_jax.storage.retry import RetryPolicy, retry
@@ -88,6 +89,7 @@ def fetch_manifest(path: Path | str) -> tuple[bytes, dict[str, Any]]:
 
 def manifest_bytes(path: Path | str) -> bytes:
     """Returns the raw bytes of manifest.json; raises UserError as `read_manifest` does."""
+    check_not_hub(path)
     where = "no such bucket, or " if is_remote(path) else ""
     try:
         with storage_errors(path):

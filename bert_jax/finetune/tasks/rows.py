@@ -15,7 +15,7 @@ from etils import epath
 from bert_jax.data_pipeline.text.line_ends import split_lines
 from bert_jax.errors import UserError, conversion, nearest
 from bert_jax.finetune.tasks.class_names import cleaned
-from bert_jax.storage.hub import is_hub
+from bert_jax.storage.hub import check_not_hub
 from bert_jax.storage.remote import storage_errors
 from bert_jax.storage.versions import opened_once
 
@@ -39,8 +39,7 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
         UserError: the file cannot be read or changes meanwhile, or a line is not UTF-8 or has a NUL
             byte.
     """
-    if is_hub(path):
-        raise UserError(f"{path}: not read from the hub; download the file, and give its path")
+    check_not_hub(path)
     row = 0
     with storage_errors(path), opened_once(path) as stream:
         for line in stream:
