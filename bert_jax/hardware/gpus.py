@@ -173,7 +173,7 @@ class GpuHosts:
 
     @property
     def networks(self) -> Mapping[str, str]:
-        """What joins GPUs within and between hosts, by the networks of `aot.cost.collectives`."""
+        """Names of the links within and between hosts, by network of `aot.cost.collectives`."""
         return {"ici": self.model.links, "dcn": "between hosts"}
 
     @property

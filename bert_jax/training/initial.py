@@ -132,7 +132,7 @@ def find_initial(
         known = recorded["data"]
         digest, step = known.get("init", ""), known.get("init_step", 0)
         origin = recorded.get("init_origin", "")
-        words = recorded.get("words_before")
+        words = recorded.get(words_reached.BEFORE)
         return InitialModel(source, digest, step, origin, lambda: _read(config, data), words)
     check_source(given or source)
     found = _read(config, data)

@@ -10,6 +10,7 @@ from contextlib import closing
 import jax
 from etils import epath
 
+from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten
@@ -88,7 +89,8 @@ def train(
             run, checkpoints, known, strict=options.strict_restore
         )
         if job.peers.is_first:
-            words_reached.tell(run.config, run.description, run.workdir, int(state["step"]))
+            find_saved = functools.partial(catalog.complete_steps, run.workdir.checkpoints)
+            words_reached.tell(run.config, run.description, int(state["step"]), find_saved)
         _train(run, state, unevaluated, checkpoints, writer, options)
 
 

@@ -163,8 +163,9 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         teacher=teacher.model if teacher else None,
         hub=commits_of(config),
         words_per_step=[p.data.words_per_step for p in phases],
-        words_before=initial.words if initial else None,
     )
+    if initial and initial.words is not None:
+        description[words_reached.BEFORE] = initial.words
     _check_same_data(description, data.path, job)
     words_reached.check(config, description, data.path)
     if job.peers.is_first:
@@ -185,7 +186,7 @@ def _check_same_data(
     description: Mapping[str, Any], path: os.PathLike[str] | str, job: Job
 ) -> None:
     """Raises UserError if the processes read data of different content."""
-    content = [description.get(name) for name in ("data", "words_per_step", "words_before")]
+    content = [description.get(name) for name in ("data", "words_per_step", words_reached.BEFORE)]
     peers, digests = job.peers, json.dumps(content, sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:
         raise UserError(

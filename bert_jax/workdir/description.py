@@ -59,7 +59,6 @@ def describe(
     files: Mapping[str, Any] = MappingProxyType({}),
     hub: Mapping[str, str] = MappingProxyType({}),
     words_per_step: Sequence[float | None] = (),
-    words_before: float | None = None,
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -77,7 +76,6 @@ def describe(
         hub: the commits of the models on the Hugging Face hub that the configuration names, see
             `storage.hub.recorded`.
         words_per_step: of each phase, see `config.words_seen`; None if they are not counted.
-        words_before: that were seen by `init_step`, if it is not 0 and they were counted.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -101,7 +99,6 @@ def describe(
         **({"files": dict(files)} if files else {}),
         **({"modules": modules} if modules else {}),
         **({"words_per_step": list(words_per_step)} if _all_counted(words_per_step) else {}),
-        **({"words_before": words_before} if init_step and words_before is not None else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase, teacher) for phase in shapes or config.phases],

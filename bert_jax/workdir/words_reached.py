@@ -1,17 +1,17 @@
 """Checkpoints at numbers of words in a run: at which steps, and whether the run gets there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
-from bert_jax.checkpoint import catalog
 from bert_jax.config import words_seen
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.runtime.log import logger
-from bert_jax.workdir.layout import Workdir
 
+# Key of a description: the words seen by the step that a run starts from, `init_step`.
+BEFORE: Final = "words_before"
 Count = tuple[Sequence[int], Sequence[float], words_seen.Start]
 
 
@@ -23,7 +23,7 @@ def count_of(config: Config, description: Mapping[str, Any]) -> Count | None:
         description: of the run.
     """
     step: int = description["data"].get("init_step", 0)
-    words: float | None = description.get("words_before") if step else 0.0
+    words: float | None = description.get(BEFORE) if step else 0.0
     if "words_per_step" not in description or words is None:
         return None
     return config.phase_ends, description["words_per_step"], (step, words)
@@ -56,18 +56,24 @@ def check(config: Config, description: Mapping[str, Any], data: PathLike[str] | 
     )
 
 
-def tell(config: Config, description: Mapping[str, Any], workdir: Workdir, start: int) -> None:
+def tell(
+    config: Config,
+    description: Mapping[str, Any],
+    start: int,
+    find_saved: Callable[[], Sequence[int]],
+) -> None:
     """Logs the steps of checkpoints by words, and warns of those that there will not be.
 
     Args:
         start: the step from which the run goes on.
+        find_saved: returns the steps of the run's checkpoints.
     """
     wanted, count = config.checkpoint.words, count_of(config, description)
     if not wanted or not count:
         return
     kept = dict(steps_to_keep(config, description))
     if any(step <= start for step in kept):
-        there = catalog.complete_steps(workdir.checkpoints)
+        there = find_saved()
         kept = {step: words for step, words in kept.items() if step > start or step in there}
     names = (f"{words_seen.revision_of(w)} at step {s:,}" for s in kept for w in kept[s])
     logger.info(f"keeps checkpoints by words: {', '.join(names) or 'none'}")
