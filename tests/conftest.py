@@ -111,6 +111,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a GPU: BERT_JAX_TEST_PLATFORM=cuda")
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Frees the compiled programs of a file, which would otherwise add up to gigabytes."""
+    if nextitem is None or nextitem.path != item.path:
+        jax.clear_caches()
+        gc.collect()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """pytest-xdist 3.8 marks groups in the ids of tests, and pytest 9.2 ignores that silently."""
     # Else the collector of cycles walks through all modules and tests, again and again.

@@ -180,7 +180,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_dump_of_such_pages_takes_little_memory(tmp_path: Path) -> None:
     nested = {mark: mark * 1000 + "x" + close * 1000 for mark, close in NESTED.items()}

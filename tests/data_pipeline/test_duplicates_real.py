@@ -21,8 +21,8 @@ TWICE = ("books", NOVEL, "books", NOVEL, 1805, 1.0)
 @pytest.mark.parametrize(
     ("dedup", "expected"),
     [
-        pytest.param("exact", [TWICE], marks=pytest.mark.nightly),
-        pytest.param("near", [TWICE], marks=pytest.mark.slow),
+        pytest.param("exact", [TWICE], marks=pytest.mark.slow),
+        pytest.param("near", [TWICE], marks=pytest.mark.nightly),
     ],
 )
 def test_what_is_left_out_of_the_data_folder(

@@ -96,7 +96,7 @@ def kill_at_random(config: Config, workdir: Path, tmp_path: Path, hit: int, coun
             assert "Traceback" not in said_by(job, process)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kills_at_random_moments_cost_no_bits(config, undisturbed, started, tmp_path):
     """First process 0, which serves the others, then another; finally one process resumes."""
     kill_at_random(config, started, tmp_path, hit=0, count=2)

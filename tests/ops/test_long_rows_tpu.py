@@ -12,7 +12,7 @@ from tpu_compiler import needs_libtpu
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks/long_rows.py"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.processes
 def test_a_local_layer_costs_what_it_sees() -> None:

@@ -108,7 +108,7 @@ def test_a_run_resumes_with_the_same_bits_and_is_exported(
     assert ends[0] == ends[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_killed_run_resumes_with_the_same_bits(store: TokenStore, tmp_path: Path) -> None:
     config, environment = lion(deep_config(store)), with_support({})
@@ -186,7 +186,7 @@ def test_a_state_that_the_row_does_not_describe_is_one_line(
             program_of(config)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.processes
 def test_it_compiles_for_a_slice() -> None:

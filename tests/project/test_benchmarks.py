@@ -184,6 +184,7 @@ def test_a_dry_run_trains_and_names_kernels() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_both_sides_train_on_the_same_and_packed_rows_beside_padded(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", documents=300)
@@ -199,6 +200,7 @@ def test_both_sides_train_on_the_same_and_packed_rows_beside_padded(tmp_path: Pa
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 @pytest.mark.processes
 @pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")
 def test_both_sides_learn_a_task_from_the_same_weights() -> None:

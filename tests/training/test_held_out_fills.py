@@ -55,7 +55,7 @@ def test_the_same_sentences_are_filled_after_a_stop_and_the_guesses_are_those_of
     assert first.by_step[0] != first.by_step[12]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_two_processes_write_the_guesses_of_one(store, tmp_path):
     config = small_config(store)

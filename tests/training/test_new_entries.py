@@ -173,7 +173,7 @@ def test_what_has_no_effect_is_refused(changes, message, store, model, tmp_path)
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_processes_change_no_bit(store, model, tmp_path) -> None:
     config = config_of(store, model, **{"phases[0].steps": 2, "optimizer.learning_rate": 1e-3})
