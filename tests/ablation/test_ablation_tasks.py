@@ -58,6 +58,14 @@ def read(path: Path, store: TokenStore) -> spec.Ablation:
             {"measures": ("single/token", "task/a/b"), "name": "a/b"},
             "'a/b': give a name that a folder can have",
         ),
+        (
+            {"more": {"task.name": "sentence_pairs"}},
+            "config.tasks, 'pairs': the loss of sentence_pairs compares examples.*another task",
+        ),
+        (
+            {"more": {"task.name": "scored_pairs", "task.loss": "cosent"}},
+            "the loss of scored_pairs compares examples.*; set task.loss=cosine",
+        ),
         ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
     ],
 )
@@ -66,6 +74,12 @@ def test_a_wrong_task_is_one_line(changes, message, tmp_path, store, folder):
     file = ablated.write(tmp_path, measures=changes.get("measures", MEASURES), tasks=own)
     with pytest.raises(UserError, match=message):
         read(file, store)
+
+
+def test_a_loss_of_each_example_is_compared(tmp_path, store, folder):
+    for name in ("scored_pairs", "labeled_pairs"):
+        own = {"pairs": settings(folder, **{"task.name": name})}
+        assert read(ablated.write(tmp_path, measures=MEASURES, tasks=own), store).tasks
 
 
 def test_files_are_read_before_anything_runs(tmp_path, store, folder):
