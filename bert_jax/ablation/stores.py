@@ -1,7 +1,8 @@
 """The token stores of an ablation: that of its file, and those that variants give.
 
 Losses of masked tokens are comparable only between runs with the same vocabulary and the same
-held-out text. Where a variant has another one, only tasks compare them.
+held-out text, whose own model predicts them, or of all of which a generator does. Else only tasks
+compare them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
+from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 
 Stores = Mapping[str, TokenStore]  # by path
 
@@ -41,12 +44,23 @@ def identity(path: str) -> dict[str, Any]:
 
 
 def check_comparable(variants: Sequence[_Variant], texts: Sequence[str]) -> None:
-    """Raises UserError if variants do not share the vocabulary or the held-out text.
+    """Raises UserError if variants do not share the vocabulary or the held-out text, or if the
+    generators of some, but not of all, predict masked tokens.
 
     texts: the measures on held-out text.
     """
     if not texts:
         return
+    of_two, alone = (
+        [v.name for v in variants if (REPLACED_TOKENS.name in learned_by(v.config)) is two]
+        for two in (True, False)
+    )
+    if of_two and alone:
+        raise UserError(
+            f"config.measures: {texts[0]} compares masked tokens, but of {of_two[0]!r} a generator "
+            f"predicts them, which is not the model that it pretrains, and of {alone[0]!r} the "
+            "model; compare them by tasks alone, such as task/sst2"
+        )
     reference = variants[0].config.data.store
     for variant in variants[1:]:
         path = variant.config.data.store

@@ -14,7 +14,7 @@ from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.check_task import check_task
-from bert_jax.finetune.task_data import digest_of
+from bert_jax.finetune.task_data import compares_examples, digest_of
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.storage.remote import is_remote
 
@@ -50,13 +50,27 @@ def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig)
                 f"config.measures: {measure} is not in config.tasks{nearest(name, tasks)}"
             )
         try:
-            check_task(config_of(values, measure, model))
+            config = config_of(values, measure, model)
+            check_task(config)
+            _check_measured(config)
         except UserError as error:
             raise UserError(f"config.tasks, {name!r}: {error}") from None
     if unused := sorted(tasks - {measure.removeprefix(PREFIX) for measure in measures}):
         raise UserError(
             f"config.tasks: {unused[0]!r} is not measured; add {PREFIX}{unused[0]} to "
             "config.measures, or remove the task"
+        )
+
+
+def _check_measured(config: Config) -> None:
+    """Raises UserError if the held-out examples of a task have no values to compare."""
+    if compares_examples(config):
+        remedy = "measure another task"
+        if config.task.loss == "cosent":
+            remedy = "set task.loss=cosine"
+        raise UserError(
+            f"the loss of {config.task.name} compares examples, so that none has a loss of its own "
+            f"by which variants could be compared; {remedy}"
         )
 
 

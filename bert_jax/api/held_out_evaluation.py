@@ -36,6 +36,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.metrics import spread
 from bert_jax.metrics.run_records import is_finite, objectives_in
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import head_title, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
@@ -111,7 +112,8 @@ def evaluate_held_out(
     with progress("batches", total) as bar, jax.default_matmul_precision(subject.precision):
         for measure in measures:
             scalars, _ = measure.evaluate(subject.params, bar)
-            rows += _rows(scalars, model, f" ({measure.name})" if len(measures) > 1 else "")
+            form = f" ({measure.name})" if len(measures) > 1 else ""
+            rows += _rows(scalars, model, form, of_two=GENERATOR in subject.params)
             shown.append(_shown(measure, scalars))
     rows += _over_all_tokens(text)
     return Evaluation(
@@ -167,15 +169,17 @@ def _config_of(model: ModelConfig, has_pairs: bool, pairs: str | None, batches: 
     )
 
 
-def _rows(scalars: Mapping[str, Any], model: str, form: str) -> list[Row]:
-    """Returns the measures of each objective, each before its baseline."""
+def _rows(scalars: Mapping[str, Any], model: str, form: str, *, of_two: bool) -> list[Row]:
+    """Returns the measures of each objective, each before its baseline; of two networks the
+    generator predicts masked tokens."""
     rows = []
     for name in objectives_in(scalars):
+        own = f"{model}, its generator" if of_two and name == MASKED_LM.name else model
         n = int(scalars[f"{name}/count"])
         trivial = "constant" if f"{name}/source_accuracy" in scalars else "unigram"
         for what, most in (("loss", math.inf), ("accuracy", 1.0)):
             measure = f"{name.upper()} {what}{form}"
-            for of, key in ((model, f"{name}/{what}"), (trivial, f"{name}/baseline_{what}")):
+            for of, key in ((own, f"{name}/{what}"), (trivial, f"{name}/baseline_{what}")):
                 if (value := scalars.get(key)) is not None:
                     found = _with_interval(value, scalars.get(f"{key}_margin"), most)
                     rows.append(Row(measure, of, n, found, None))

@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -127,11 +128,8 @@ class TaskData:
 
     def configured(self, config: Config) -> Config:
         """Returns the configuration with the head of the task, and what its epochs decide."""
-        config, head = self._planned(config), OBJECTIVES[self.kind.objectives[0]].head
-        problem = self.kind.problem_type
-        model = with_head(config.model, head, self.labels, problem_type=problem)
-        model = self.kind.with_head_settings(config.task, with_probe(model, config.task))
-        return config.with_model(model)
+        config = self._planned(config)
+        return config.with_model(_with_head(self.kind, config, self.labels))
 
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         """Returns the data of a phase; both splits have enough rows for every device."""
@@ -240,6 +238,22 @@ class TaskData:
                     f"it {made[key]}; set config.{cause} instead"
                 )
         return planned
+
+
+def compares_examples(config: Config) -> bool:
+    """Returns whether the loss of a task compares examples, so that none has a loss of its own;
+    UserError as `TaskKind.with_head_settings`.
+
+    config: before the files of the task are read.
+    """
+    kind = kind_of(config.task)
+    return OBJECTIVES[kind.objectives[0]].across_rows(_with_head(kind, config, ("label",)))
+
+
+def _with_head(kind: TaskKind, config: Config, labels: Sequence[str]) -> TaskModelConfig:
+    head, problem = OBJECTIVES[kind.objectives[0]].head, kind.problem_type
+    model = with_head(config.model, head, labels, problem_type=problem)
+    return kind.with_head_settings(config.task, with_probe(model, config.task))
 
 
 def _limited(task: TaskConfig, steps: int) -> tuple[int, str]:

@@ -20,6 +20,8 @@ from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.plan.plan_settings import UNMIXED
 from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.known_objectives import chosen, find
+from bert_jax.objectives.replaced_token_model import generator_of
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 
 OWN: Final = "own"
 _NAME: Final = re.compile(r"(\w+)/(\w+)(?:@(\d*\.?\d+))?(?::(\d{1,6}))?")
@@ -86,7 +88,8 @@ class EvalSetting:
 
     def apply(self, config: Config, phase: PhaseConfig) -> Config:
         """Returns the configuration of a run with this form in its data and its only phase, and
-        with those objectives of the run that the form has labels for.
+        with those objectives of the run that the form has labels for. Without labels of replaced
+        tokens, the model of a run of two networks is its generator.
 
         Raises:
             UserError: the model has no head for the pairing, the form has no labels for the model,
@@ -114,6 +117,8 @@ class EvalSetting:
             row_length=0,
         )
         one_phase = config.with_only(phase)
+        if REPLACED_TOKENS.name in learned and not self.data.replaced_tokens:
+            one_phase = dataclasses.replace(one_phase, model=generator_of(config.model))
         return dataclasses.replace(one_phase, data=self.data, objectives=measured)
 
     @staticmethod

@@ -27,6 +27,11 @@ from bert_jax.errors import UserError
 from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.run_records import objectives_in
+from bert_jax.objectives.disentangled_embeddings import GENERATOR
+from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.replaced_token_model import generator_of, generator_params
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
@@ -117,7 +122,7 @@ def evaluate_run(
     records, values = _evaluate(workdir, jobs, weights, by_example=examples is not None)
     seconds = time.perf_counter() - begun
     bigram = bigram_loss(text)
-    _print_results(records, text, bigram)
+    _print_results(records, text, bigram, config)
     if examples is not None:
         forms_of = {each.name: each.form for each in asked[phases[-1]]}
         about = _about(newest, text, forms_of, records, bigram_loss=bigram, seconds=seconds)
@@ -246,7 +251,12 @@ class Measure:
         self, params: dict, bar: Any, *, by_example: bool = False
     ) -> tuple[dict[str, float], PerExample | None]:
         """Returns the metrics of the parameters, and if asked for the values of every example;
-        advances the progress bar once per batch."""
+        advances the progress bar once per batch.
+
+        params: of a run of two networks those of both, whichever the form measures.
+        """
+        if GENERATOR in params and GENERATOR not in self._program.abstract["params"]:
+            params = generator_params(params)
         (task,) = bar.tasks
         tokens = 0.0
 
@@ -265,9 +275,9 @@ class Measure:
 
 
 def _print_results(
-    records: Mapping[str, Sequence[dict[str, Any]]], text: TokenStore, bigram: float
+    records: Mapping[str, Sequence[dict[str, Any]]], text: TokenStore, bigram: float, config: Config
 ) -> None:
-    """Prints a table for each form, and the baselines."""
+    """Prints a table for each form, the baselines, and whose figures they are of two networks."""
     for own in records.values():
         console.print(_table(own, text.sources), markup=False)
     console.print("±: half of a 95 % interval, by the choice of documents")
@@ -275,6 +285,13 @@ def _print_results(
         f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
         f"bigram {bigram:.3f} nats"
     )
+    if REPLACED_TOKENS.name in learned_by(config):
+        width = generator_of(config.model).hidden_size
+        console.print(
+            f"{MASKED_LM.name.upper()}: of the run's generator, hidden_size={width} (of the "
+            f"discriminator {config.model.hidden_size}), which alone predicts masked tokens",
+            markup=False,
+        )
 
 
 def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:

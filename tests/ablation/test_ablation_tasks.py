@@ -19,6 +19,10 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training import per_example
 
+REPLACED = {
+    "data.replaced_tokens": True, "model.generator.hidden_size": 16,
+    "model.generator.intermediate_size": 32,
+}  # fmt: skip
 MEASURES = ("single/token", "task/pairs")
 
 
@@ -54,6 +58,14 @@ def read(path: Path, store: TokenStore) -> spec.Ablation:
             {"measures": ("single/token", "task/a/b"), "name": "a/b"},
             "'a/b': give a name that a folder can have",
         ),
+        (
+            {"more": {"task.name": "sentence_pairs"}},
+            "config.tasks, 'pairs': the loss of sentence_pairs compares examples.*another task",
+        ),
+        (
+            {"more": {"task.name": "scored_pairs", "task.loss": "cosent"}},
+            "the loss of scored_pairs compares examples.*; set task.loss=cosine",
+        ),
         ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
     ],
 )
@@ -62,6 +74,12 @@ def test_a_wrong_task_is_one_line(changes, message, tmp_path, store, folder):
     file = ablated.write(tmp_path, measures=changes.get("measures", MEASURES), tasks=own)
     with pytest.raises(UserError, match=message):
         read(file, store)
+
+
+def test_a_loss_of_each_example_is_compared(tmp_path, store, folder):
+    for name in ("scored_pairs", "labeled_pairs"):
+        own = {"pairs": settings(folder, **{"task.name": name})}
+        assert read(ablated.write(tmp_path, measures=MEASURES, tasks=own), store).tasks
 
 
 def test_files_are_read_before_anything_runs(tmp_path, store, folder):
@@ -98,6 +116,31 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
         words = spec.words(ablation, spec.runs(ablation)[1], "A")
         assert f"--config.data.store={other.path}" in words
         assert set(record.describe(ablation)["stores"]) == {"b"}
+
+
+def test_models_and_generators_are_compared_by_tasks_alone(tmp_path, store, folder):
+    variants = {"bert": {}, "electra": REPLACED}
+    both = ablated.write(tmp_path, variants=variants)
+    message = "single/token compares masked tokens, but of 'electra' a generator .*'bert' the model"
+    with pytest.raises(UserError, match=message):
+        read(both, store)
+    own = {"measures": ("task/pairs",), "primary": "task/pairs"}
+    task = ablated.write(tmp_path, variants=variants, tasks={"pairs": settings(folder)}, **own)
+    assert read(task, store).tasks == ("task/pairs",)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_generators_are_compared_with_one_another(tmp_path, store, capfd):
+    variants = {"15%": REPLACED, "25%": {**REPLACED, "data.mask_rate": 0.25}}
+    few = {"phases[0].steps": 20, "phases[0].max_predictions": 8}
+    file = ablated.write(tmp_path, variants=variants, seeds=(0,), **few)
+    assert cli.main(ablated.words(file, store, tmp_path / "A")) == 0
+    assert "of the run's generator, hidden_size=16" in capfd.readouterr().out
+    values, _ = per_example.read_losses(tmp_path / "A/runs/25%/0.npz")
+    assert {name: set(own.sums) for name, own in values.items()} == {
+        "own": {"mlm", "rtd"}, "single/token:32": {"mlm"}, "single/span:32": {"mlm"},
+    }  # fmt: skip
 
 
 @pytest.mark.nightly

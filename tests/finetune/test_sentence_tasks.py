@@ -27,6 +27,7 @@ from bert_jax.workdir.layout import Workdir
 PAIRS = "anchor\tpositive\tnegative\nwho\tdal\tbel\nwhy\tgan\tfim\nwho\tdor\tbel\n"
 SCORES = "sentence1\tsentence2\tscore\ndal\tbel\t0.5\ndal\tfim\t1\nbel\tfim\t0\n"
 LABELS = "sentence1\tsentence2\tlabel\ndal\tbel\tyes\ndal\tfim\tno\nbel\tfim\tno\n"
+LABELLED = "anchor\tpositive\t{}\nwho\tdal\t{}\nwhy\tgan\t{}\n"
 FILES = {"sentence_pairs": PAIRS, "scored_pairs": SCORES, "labeled_pairs": LABELS}
 
 
@@ -55,6 +56,13 @@ def test_a_table_of_any_form_has_columns_by_name(tmp_path: Path, end: str) -> No
         path.write_text("\n".join(lines) + "\n")
     found, _ = read(path)
     assert [one.texts for one in found.examples] == [("who", "x", "y", "z"), ("why", "a", "b", "c")]
+
+
+@pytest.mark.parametrize("values", [("1", "1.0"), ("yes", "yes"), ("", "")])
+def test_labels_that_are_all_the_same_tell_nothing_apart(tmp_path: Path, values: tuple) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(LABELLED.format("label", *values))
+    assert [one.texts for one in read(path)[0].examples] == [("who", "dal"), ("why", "gan")]
 
 
 def test_equal_texts_have_equal_numbers(tmp_path: Path) -> None:
@@ -97,6 +105,20 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
             "column 'positive_2' is not read, as a row has one positive; write a row for each",
         ),
         ("sentence_pairs", PAIRS.replace("negative", "positives"), "'positives' is not read"),
+        (
+            "sentence_pairs",
+            PAIRS.replace("anchor", "Anchor").replace("positive", "Positive"),
+            "no column 'anchor'; did you mean Anchor?",
+        ),
+        (
+            "sentence_pairs",
+            PAIRS.replace("anchor\tpositive\tnegative", "query\tpos\tneg"),
+            "no column 'anchor'; valid: neg, pos, query",
+        ),
+        ("sentence_pairs", LABELLED.format("label", 1, 0), "row 3: label '0', but each row is le"),
+        ("sentence_pairs", LABELLED.format("Score", "0.9", "0.5"), "row 3: Score '0.5', but each"),
+        ("sentence_pairs", LABELLED.format("label", "0.0", "0.0"), "row 2: label '0.0', but"),
+        ("sentence_pairs", LABELLED.format("score", 0, 0), "--config.task.name=scored_pairs"),
         (
             "sentence_pairs",
             SCORES,

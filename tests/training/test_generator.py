@@ -24,6 +24,7 @@ from small_step import ALL_AT_ONCE, PACKED, small
 from split_steps import Trained, assert_same, train
 
 import bert_jax
+from bert_jax.api.held_out_evaluation import evaluate_held_out
 from bert_jax.api.text_evaluation import evaluate_text
 from bert_jax.config.config_files import load
 from bert_jax.config.generator_settings import GeneratorConfig
@@ -216,6 +217,25 @@ def test_a_run_records_both_networks(source: Path) -> None:
     words, tokens = held_out(record).split("; ")[:2]
     assert re.match(r"MLM loss .*\(unigram ", words)
     assert re.match(r"RTD loss .*\(constant .*, AUC 0\.", tokens)
+
+
+def test_a_form_without_replaced_tokens_measures_the_generator(
+    store: TokenStore, source: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As its export, and the output says so."""
+    form = "single/span:32"
+    (record,) = evaluate_run(source / "run", forms=(form,))
+    said = "MLM: of the run's generator, hidden_size=16 (of the discriminator 32)"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert "rtd/loss" not in record
+    of_run, alone = measured_by_model(store, source / "run", source / "folder/generator", form)
+    assert of_run[0].model == f"{source / 'run'}, its generator"
+    assert record["mlm/loss"] == pytest.approx(of_run[0].found.value, rel=1e-5)
+    assert of_run[0].found.value == pytest.approx(alone[0].found.value, rel=1e-4)
+
+
+def measured_by_model(store: TokenStore, run: Path, folder: Path, form: str) -> list:
+    return [evaluate_held_out(str(m), store.path, forms=(form,)).rows for m in (run, folder)]
 
 
 def test_both_models_are_exported_and_read(store: TokenStore, source: Path, tmp_path: Path) -> None:
@@ -428,3 +448,6 @@ def test_a_run_with_disentangled_embeddings_is_resumed_exported_and_continued(
         found = read["from_one"]["electra.embeddings.word_embeddings.weight"]
         np.testing.assert_array_equal(found, tables["discriminator"])
     assert np.any(tables["discriminator"] != tables["generator"])
+    generator = tmp_path / "whole_folder/generator"
+    of_run, alone = measured_by_model(store, tmp_path / "whole", generator, "single/token:32")
+    assert of_run[0].found.value == pytest.approx(alone[0].found.value, rel=1e-4)

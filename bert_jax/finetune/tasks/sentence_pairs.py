@@ -4,6 +4,7 @@ The columns are `anchor`, `positive` and, as many as there are, `negative` or `n
 on: texts that do not belong to the anchor. A prediction is the cosine of anchor and positive.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +16,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import leaderboard, sentence_metrics, table
 from bert_jax.finetune.tasks.baselines import word_vectors
+from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import misspelled, wrong_row
@@ -26,6 +28,8 @@ _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
 _END: Final = r"(?:[\W_]?\d+)?(?:[\W_]?(?:text|passage|document|doc|sentence))?"
 # hard_negative, negatives, neg_1, negative_1_text
 _ALIKE: Final = re.compile(rf"(?:.*[\W_])?neg(?:ative)?s?{_END}", re.IGNORECASE)
+# Columns of other kinds of pairs, by name.
+_TARGETS: Final = {"label": "labeled_pairs", "score": "scored_pairs"}
 _SECOND: Final = re.compile(rf"positives?{_END}|pos[\W_]?\d+", re.IGNORECASE)
 
 
@@ -44,6 +48,8 @@ class SentencePairs(SentenceTask):
         if not labelled:  # a prediction is about the positive, and reads no negatives
             return texts, target
         titles = table.read_titles(path)
+        if not {*texts} <= {*titles}:
+            return texts, target  # which `read_rows` refuses
         found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
         others = [name for name in titles if name not in (*texts, *found)]
         alike = misspelled(others, ("negative",)) or (None,)
@@ -57,6 +63,9 @@ class SentencePairs(SentenceTask):
                 f"{path}: column {second!r} is not read, as a row has one positive; write a row "
                 "for each, or rename the column to something else"
             )
+        for name in others:
+            if name.casefold() in _TARGETS:
+                _check_target(path, name)
         return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
 
     def group(self, example: Example) -> str:
@@ -134,6 +143,30 @@ class SentencePairs(SentenceTask):
     ) -> Mapping[str, str]:
         ids = [one.id for one in examples.examples]
         return {"out": leaderboard.table_of(ids, [f"{float(one):.4f}" for one in predictions])}
+
+
+def _check_target(path: epath.PathLike, name: str) -> None:
+    """Raises UserError for a column of labels or scores that tells pairs apart, or from pairs that
+    belong together."""
+    listed, _ = table.read_rows(path, ["anchor"], [name])
+    found = [(row, values[name], _plain(values[name])) for row, values in listed]
+    for row, text, value in found:
+        if value in (0.0, "false") or value != found[0][2]:
+            wrong_row(
+                path, row, f"{name} {text[:60]!r}, but each row is learned as a pair that belongs "
+                "together; leave out the rows that do not, and the column, or name the columns "
+                f"sentence1, sentence2, {name.casefold()} for "
+                f"--config.task.name={_TARGETS[name.casefold()]}"
+            )  # fmt: skip
+
+
+def _plain(text: str) -> float | str:
+    """Returns a number, or else the text in lower case."""
+    try:
+        number = float(text)
+    except ValueError:
+        return cleaned(text).casefold()
+    return number if math.isfinite(number) else cleaned(text).casefold()
 
 
 def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:
