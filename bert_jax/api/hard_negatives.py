@@ -24,8 +24,9 @@ from bert_jax.api.model import Model
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.rows import wrong_row
+from bert_jax.finetune.tasks.sentence_pairs import negative_columns
 from bert_jax.finetune.tasks.sentence_task import text_key
-from bert_jax.finetune.tasks.table import read_rows
+from bert_jax.finetune.tasks.table import read_rows, read_titles
 from bert_jax.storage.digest import sha256
 from bert_jax.storage.outputs import OutputKind, check_output, write_output
 
@@ -36,11 +37,12 @@ _RESULTS: Final = 1 << 24  # of all anchors of a search, which are in memory
 
 @dataclass(frozen=True)
 class _Pair:
-    """A row of the table: two texts that belong together."""
+    """A row of the table: two texts that belong together, and negatives that it has already."""
 
     row: int
     anchor: str
     positive: str
+    negatives: tuple[str, ...]
 
 
 def write_hard_negatives(
@@ -57,49 +59,65 @@ def write_hard_negatives(
     """Writes a table of pairs with the nearest texts of a corpus as negatives; returns one line.
 
     No text is a negative of an anchor that equals the anchor or one of the positives that equal
-    anchors have, nor is an empty one, and no two negatives of a pair are equal.
+    anchors have, nor is an empty one, and no two negatives of a pair are equal. The columns of
+    negatives that the pairs have are kept, and the texts in them are no new ones.
 
     Args:
-        pairs: a table of the columns `anchor` and `positive`.
+        pairs: a table of the columns `anchor`, `positive` and any number of negatives.
         out: a .tsv, .csv or .jsonl file of the columns `anchor`, `positive` and `negative`, or
-            `negative_1` and so on for several.
-        per_pair: negatives of a pair.
+            `negative_1` and so on for several; numbered after those of the pairs.
+        per_pair: new negatives of a pair.
         skip: nearest texts that are left out, as unmarked positives may be among them.
 
     Raises:
-        UserError: as `search` and `read_rows`, a side of a pair is empty, the corpus has too few
+        UserError: as `search` and `read_rows`, a text of a pair is empty, the corpus has too few
             texts, `out` has another ending, may not be written or cannot hold a text.
     """
     write = _WRITERS.get(out.suffix)
     if write is None:
         raise UserError(f"{out}: give a name that ends with one of {', '.join(_WRITERS)}")
     check_output(out, HARD_NEGATIVES, inputs=[pairs], overwrite=overwrite)
-    listed = _read(pairs)
+    titles = read_titles(pairs)
+    kept = negative_columns(titles)
+    listed = _read(pairs, [*kept])
     found = _negatives(model, corpus, pairs, listed, settings, per_pair, skip)
     texts = corpus.texts_of({row for rows in found.values() for row in rows})
-    names = [_NEGATIVE] if per_pair == 1 else [f"{_NEGATIVE}_{i + 1}" for i in range(per_pair)]
+    last = max(kept.values(), default=0)
+    names = [f"{_NEGATIVE}_{last + i + 1}" for i in range(per_pair)]
+    if per_pair == 1 and not kept:
+        names = [_NEGATIVE]
     table = [
         (
             pair.row,
-            [pair.anchor, pair.positive, *(texts[row] for row in found[text_key(pair.anchor)])],
+            [
+                *(pair.anchor, pair.positive, *pair.negatives),
+                *(texts[row] for row in found[text_key(pair.anchor)]),
+            ],
         )
         for pair in listed
     ]
-    data = write(pairs, [_ANCHOR, _POSITIVE, *names], table).encode()
+    data = write(pairs, [_ANCHOR, _POSITIVE, *kept, *names], table).encode()
     write_output(out, data, HARD_NEGATIVES, inputs=[pairs], overwrite=overwrite)
-    return f"{out}: {count(len(table), 'pair')} with {count(per_pair, 'negative')} each"
+    others = [name for name in dict.fromkeys(titles) if name not in (_ANCHOR, _POSITIVE, *kept)]
+    beside = f", beside {len(kept):,} of {pairs}" if kept else ""
+    left = f"; columns left out: {', '.join(others)}" if others else ""
+    each = count(per_pair, "negative")
+    return f"{out}: {count(len(table), 'pair')} with {each} each{beside}{left}"
 
 
-def _read(path: Path) -> list[_Pair]:
-    rows, _ = read_rows(path, [_ANCHOR, _POSITIVE])
-    pairs = [_Pair(row, values[_ANCHOR], values[_POSITIVE]) for row, values in rows]
-    for pair in pairs:
-        for name, text in ((_ANCHOR, pair.anchor), (_POSITIVE, pair.positive)):
+def _read(path: Path, negatives: Sequence[str]) -> list[_Pair]:
+    """Returns the rows of a table; negatives: its columns of them."""
+    rows, _ = read_rows(path, [_ANCHOR, _POSITIVE, *negatives])
+    for row, values in rows:
+        for name, text in values.items():
             if is_blank(text):
-                wrong_row(path, pair.row, f"the {name} is empty")
-    if not pairs:
+                wrong_row(path, row, f"the {name} is empty")
+    if not rows:
         raise UserError(f"{path}: no pairs; give rows with an anchor and a positive")
-    return pairs
+    return [
+        _Pair(row, values[_ANCHOR], values[_POSITIVE], tuple(values[name] for name in negatives))
+        for row, values in rows
+    ]
 
 
 def _negatives(
@@ -112,10 +130,10 @@ def _negatives(
     skip: int,
 ) -> dict[str, list[int]]:
     """Returns the rows of each anchor's negatives in the corpus, the nearest first, by its key."""
-    own: dict[str, set[str]] = {}  # keys of the texts that belong to each anchor, its own included
+    own: dict[str, set[str]] = {}  # keys of the texts of each anchor's rows, its own included
     for pair in pairs:
         key = text_key(pair.anchor)
-        own.setdefault(key, {key}).add(text_key(pair.positive))
+        own.setdefault(key, {key}).update(map(text_key, (pair.positive, *pair.negatives)))
     allowed, rows_of = _first_rows(corpus, set().union(*own.values()))
     most = max(map(len, own.values())) + skip + per_pair
     anchors, found = list(own), dict[str, list[int]]()

@@ -11,6 +11,7 @@ from etils import epath
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.finetune.find_model import FILE, kept_step
 from bert_jax.finetune.task_data import TaskData
+from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.metrics import run_records
 from bert_jax.metrics.run_records import shown
 from bert_jax.runtime.console import console, table
@@ -96,7 +97,12 @@ def _below(
     if found[name] is None or not best or known[best] <= found[name]:
         return ""
     has_rule = config.optimizer.base_width or config.model.hidden_size >= ModelConfig().hidden_size
-    recipe = "" if has_rule else "take the recipe for small models, --config=glue_small, "
+    makes_vectors = kind_of(config.task).pools  # which the recipe does not train
+    recipe = (
+        ""
+        if has_rule or makes_vectors
+        else "take the recipe for small models, --config=glue_small, "
+    )
     return (
         f"{name} is below that of {best}: {recipe}pretrain for longer, start from a larger model "
         "(config.init), or try other values of config.task.epochs and "

@@ -397,11 +397,30 @@ def test_negatives_are_the_nearest_texts_that_do_not_belong_to_the_anchor(
     assert [row["negative"] for _, row in skipped] == [row["negative_2"] for _, row in rows]
 
 
+def test_negatives_that_the_pairs_have_are_kept(model, folder, corpus, capsys) -> None:
+    """New ones are others, numbered after them; other columns are named."""
+    pairs = corpus / "more.tsv"
+    own = ("one ship", "the sea is calm")
+    titles = ["id", "anchor", "negative_2", "positive", "negative"]
+    pairs.write_text("\t".join(titles) + f"\n7\ttwo ships\t{own[1]}\tx\t{own[0]}\n")
+    out = corpus / "kept.jsonl"
+    given = [f"--pairs={pairs}", f"--hard_negatives={out}", "--negatives_per_pair=2"]
+    assert cli.main(words(corpus, folder, *given)) == DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"1 pair with 2 negatives each, beside 2 of {pairs}; columns left out: id" in said
+    row = json.loads(out.read_text())
+    assert [*row] == ["anchor", "positive", "negative", "negative_2", "negative_3", "negative_4"]
+    assert (row["negative"], row["negative_2"]) == own
+    nearest = np.argsort(-cosines(model, "two ships"), kind="stable")
+    others = [TEXTS[i] for i in nearest if i not in {0, 1, 2, 3, 4}]
+    assert [row["negative_3"], row["negative_4"]] == others[:2]
+
+
 @pytest.mark.parametrize(
     ("pairs", "more", "problem"),
     [
         ([("one ship", " ")], [], "pairs.jsonl: row 1: the positive is empty"),
-        ([], [], "pairs.jsonl: no pairs; give rows"),
+        ([], [], "pairs.jsonl: empty"),
         ([("a", "ten men")], ["--negatives_per_pair=5"], "row 1: only 4 texts of {}/texts.txt"),
         ([("a", "b")], ["--hard_negatives=a.txt"], "a.txt: give a name that ends with one of .tsv"),
     ],

@@ -36,11 +36,14 @@ def test_a_baseline_that_is_ahead_is_named(accuracies, said, tmp_path, capsys) -
 
 
 @pytest.mark.parametrize(
-    ("recipe", "width", "said"),
-    [("glue", 128, True), ("glue", 768, False), ("glue_small", 128, False)],
-)
-def test_a_small_model_is_told_of_its_recipe(recipe, width, said, tmp_path, capsys) -> None:
-    model = {"model.hidden_size": width, "model.num_attention_heads": 2, "task.name": "sst2"}
+    ("recipe", "width", "task", "said"),
+    [
+        ("glue", 128, "sst2", True), ("glue", 768, "sst2", False),
+        ("glue_small", 128, "sst2", False), ("sentences", 128, "sentence_pairs", False),
+    ],
+)  # fmt: skip
+def test_a_small_model_is_told_of_its_recipe(recipe, width, task, said, tmp_path, capsys) -> None:
+    model = {"model.hidden_size": width, "model.num_attention_heads": 2, "task.name": task}
     out = printed([0.1], load(recipe, model), tmp_path, capsys)
     assert "is below that of bag of words: " in out
     assert ("take the recipe for small models, --config=glue_small, pretrain" in out) == said

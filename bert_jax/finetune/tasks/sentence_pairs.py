@@ -50,7 +50,7 @@ class SentencePairs(SentenceTask):
         titles = table.read_titles(path)
         if not {*texts} <= {*titles}:
             return texts, target  # which `read_rows` refuses
-        found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
+        found = negative_columns(titles)
         others = [name for name in titles if name not in (*texts, *found)]
         alike = misspelled(others, ("negative",)) or (None,)
         if wrong := next((name for name in others if _ALIKE.fullmatch(name)), alike[0]):
@@ -66,7 +66,7 @@ class SentencePairs(SentenceTask):
         for name in others:
             if name.casefold() in _TARGETS:
                 _check_target(path, name)
-        return (*texts, *sorted(found, key=lambda name: int(found[name][1] or 0))), target
+        return (*texts, *found), target
 
     def group(self, example: Example) -> str:
         """A text with several anchors, such as a paragraph with its questions, stays whole."""
@@ -143,6 +143,14 @@ class SentencePairs(SentenceTask):
     ) -> Mapping[str, str]:
         ids = [one.id for one in examples.examples]
         return {"out": leaderboard.table_of(ids, [f"{float(one):.4f}" for one in predictions])}
+
+
+def negative_columns(titles: Iterable[str]) -> dict[str, int]:
+    """Returns the columns of negatives with their numbers, in the order of these; `negative` has
+    0."""
+    found = {name: match for name in titles if (match := _NEGATIVE.fullmatch(name))}
+    numbers = {name: int(match[1] or 0) for name, match in found.items()}
+    return dict(sorted(numbers.items(), key=lambda item: item[1]))
 
 
 def _check_target(path: epath.PathLike, name: str) -> None:
