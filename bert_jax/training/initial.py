@@ -56,6 +56,7 @@ from bert_jax.workdir import words_reached
 from bert_jax.workdir.layout import Workdir, split_step
 
 _POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
+_THETA = "global_rope_theta"  # which phases may set
 _POSITION_TABLE = ("embeddings", "position")  # the end of its path
 
 
@@ -285,7 +286,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     if GENERATOR in params and not is_detection:
         left_out += (f"{config.init} is a discriminator; its generator is left out",)
     vocabulary = _vocabulary(config, run, tokenizer, data)
-    _check_architecture(config, model)
+    _check_architecture(config, model, optimizer.step if optimizer else 0)
     if GENERATOR in params and is_detection:
         _check_generator(config, model)
     params = _without_another_head(params, model, config.model)
@@ -345,15 +346,25 @@ def _fitted(
     )
 
 
-def _check_architecture(config: Config, theirs: ModelConfig) -> None:
-    ours, fixed = config.model, [name for name in ARCHITECTURE if name != _POSITIONS]
+def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
+    """step: the updates that the run has at its start. The theta of its positions may be that of the
+    phase of the next update, or of the one before: a checkpoint where a phase ends is of that."""
+    begins = config.phase_at(min(step, config.total_steps - 1))[0]
+    before = config.phase_at(min(max(step - 1, 0), config.total_steps - 1))[0]
+    last, ours = (config.with_model_of(config.phases[index]).model for index in (before, begins))
+    fixed = [name for name in ARCHITECTURE if name != _POSITIONS]
     differ = [name for name in fixed if getattr(theirs, name) != getattr(ours, name)]
+    if _THETA in differ and getattr(theirs, _THETA) == getattr(last, _THETA):
+        differ.remove(_THETA)
     lacks = theirs.max_position_embeddings < ours.max_position_embeddings
     refused = ours.position == "learned" and config.init_positions == "same" and lacks
     if refused:
         differ.append(_POSITIONS)
     if differ:
-        values = " ".join(f"--config.model.{name}={getattr(theirs, name)}" for name in differ)
+        by_phase = _THETA in differ and config.phases[begins].global_rope_theta is not None
+        keys = {name: f"model.{name}" for name in differ}
+        keys |= {_THETA: f"phases[{begins}].{_THETA}"} if by_phase else {}
+        values = " ".join(f"--config.{key}={getattr(theirs, name)}" for name, key in keys.items())
         grow = ", or --config.init_positions=repeat for more positions" if refused else ""
         raise UserError(
             f"config.init={config.init}: its architecture differs from config.model; set "

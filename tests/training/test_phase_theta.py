@@ -66,6 +66,25 @@ def test_a_checkpoint_has_the_theta_of_its_phase(store: TokenStore, tmp_path: Pa
         assert after[step] == pytest.approx(within[step], rel=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3, 6, 9])
+def test_a_run_carried_with_the_same_configuration_is_that_run_resumed(
+    step: int, store: TokenStore, tmp_path: Path
+) -> None:
+    """Before, where, and after the base changes."""
+    config = config_of(store)
+    often = dataclasses.replace(config.checkpoint, every_steps=3, keep=4)
+    config = dataclasses.replace(config, checkpoint=often)
+    pretrain(config, tmp_path / "run")
+    init = {"init": f"{tmp_path / 'run'}@{step}", "init_optimizer": "carry"}
+    pretrain(config.replace(init), tmp_path / "other")
+    ends = [read_meta(tmp_path / name, 12)["fingerprints"] for name in ("run", "other")]
+    assert ends[0] == ends[1]
+    # Updates from 0 on begin with the first phase, whose key the message names.
+    with pytest.raises(UserError, match=r"; set --config\.phases\[0\]\.global_rope_theta=1000\.0$"):
+        pretrain(config.replace("init", f"{tmp_path / 'run'}@12"), tmp_path / "third")
+
+
 def test_phases_of_another_theta_train_otherwise(store: TokenStore, tmp_path: Path) -> None:
     """The first phase reads positions by its own base; the second one by the model's."""
     config = config_of(store)
