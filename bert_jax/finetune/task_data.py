@@ -203,9 +203,15 @@ class TaskData:
         )
 
     def warn(self, config: Config) -> None:
-        """Warns of held-out examples of one class, with which no metric means anything."""
-        if problem := self.kind.useless(self.held_out.examples):
-            logger.warning(f"{self.held_out.examples.path}: {problem}")
+        """Warns of held-out examples of one class, with which no metric means anything; logs how
+        many have texts of training examples."""
+        held_out = self.held_out.examples
+        if problem := self.kind.useless(held_out):
+            logger.warning(f"{held_out.path}: {problem}")
+        known = {self.kind.group(one) for one in self.train.examples.examples} - {None}
+        if seen := sum(self.kind.group(one) in known for one in held_out.examples):
+            number = count(len(held_out.examples), "held-out example")
+            logger.info(f"{held_out.path}: of {number}, {seen:,} have texts of training examples")
 
     def check(self) -> None:
         """Everything was read into memory."""
