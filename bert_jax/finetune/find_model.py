@@ -1,7 +1,8 @@
 """Finds a fine-tuned model: the step of a run that `config.task.keep` names, the best of seeds."""
 
-from pathlib import Path
 from typing import Final
+
+from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.recorded import config_of
@@ -9,7 +10,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
-from bert_jax.storage.remote import storage_errors
+from bert_jax.storage.remote import open_path, storage_errors
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -33,12 +34,16 @@ def find_model(model: str) -> tuple[str, Config | None]:
     `config.task.keep` names, unless one is given.
     """
     path, step = split_step(model)
-    folder = Path(path)
-    if (folder / FILE).is_file() and not (folder / "config.json").is_file():
+    folder = open_path(path)
+    with storage_errors(path):
+        has_seeds = (folder / FILE).is_file() and not (folder / "config.json").is_file()
+    if has_seeds:
         best = folder / _best_seed(folder / FILE)
         return find_model(str(best) if step is None else f"{best}@{step}")
     run = Workdir.open(path)
-    if not run.checkpoints.is_dir():
+    with storage_errors(path):
+        is_run = run.checkpoints.is_dir()
+    if not is_run:
         return model, None
     config = config_of(description.read_description(run))
     if step is None:
@@ -46,7 +51,7 @@ def find_model(model: str) -> tuple[str, Config | None]:
     return f"{path}@{step}", config
 
 
-def _best_seed(file: Path) -> str:
+def _best_seed(file: epath.Path) -> str:
     """Returns the folder of the run with the best result."""
     try:
         with storage_errors(file):

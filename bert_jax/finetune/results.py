@@ -83,19 +83,28 @@ def write_results(
     rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
-    if line := _below(config, names[0], values["median"], values["baselines"]):
+    keys = data.decides_steps(config), "optimizer.learning_rate"
+    if line := _below(config, names[0], values["median"], values["baselines"], keys):
         console.print(line, markup=False)
 
 
 def _below(
-    config: Config, name: str, found: Mapping[str, Any], baselines: Mapping[str, Any]
+    config: Config,
+    name: str,
+    found: Mapping[str, Any],
+    baselines: Mapping[str, Any],
+    keys: Sequence[str],
 ) -> str:
-    """Returns a line with what to try if a baseline has a higher metric; "" if none has."""
+    """Returns a line with what to try if a baseline has a higher metric, or one where that of the
+    runs is not defined; "" if none has. keys: of the config, of which other values may help."""
     values = {what: measured[name] for what, measured in baselines.items()}
     known = {what: value for what, value in values.items() if value is not None}
     best = max(known, key=lambda what: known[what], default="")
-    if found[name] is None or not best or known[best] <= found[name]:
+    if not best or (found[name] is not None and known[best] <= found[name]):
         return ""
+    problem = f"is below that of {best}"
+    if found[name] is None:
+        problem = f"is not defined: all predictions may be the same; {best} has {known[best]:.3f}"
     has_rule = config.optimizer.base_width or config.model.hidden_size >= ModelConfig().hidden_size
     makes_vectors = kind_of(config.task).pools  # which the recipe does not train
     recipe = (
@@ -104,7 +113,6 @@ def _below(
         else "take the recipe for small models, --config=glue_small, "
     )
     return (
-        f"{name} is below that of {best}: {recipe}pretrain for longer, start from a larger model "
-        "(config.init), or try other values of config.task.epochs and "
-        "config.optimizer.learning_rate"
+        f"{name} {problem}: {recipe}pretrain for longer, start from a larger model "
+        f"(config.init), or try other values of {' and '.join(f'config.{key}' for key in keys)}"
     )

@@ -40,9 +40,8 @@ from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 
 _SHOWN: Final = 10  # labels in the log
-# Keys that follow from others of the task.
+# Keys that follow from others of the task, as the steps do.
 _DECIDED_BY: Final = {
-    "phases[0].steps": "task.epochs",
     "optimizer.warmup_steps": "task.warmup_share",
     "evaluation.every_steps": "task.evaluations",
 }
@@ -201,12 +200,28 @@ class TaskData:
         )
 
     def warn(self, config: Config) -> None:
-        """Warns of held-out examples of one class, with which no metric means anything."""
-        if problem := self.kind.useless(self.held_out.examples):
-            logger.warning(f"{self.held_out.examples.path}: {problem}")
+        """Warns of held-out examples of one class, with which no metric means anything; logs how
+        many have texts of training examples."""
+        held_out = self.held_out.examples
+        if problem := self.kind.useless(held_out):
+            logger.warning(f"{held_out.path}: {problem}")
+        known = {self.kind.group(one) for one in self.train.examples.examples} - {None}
+        if seen := sum(self.kind.group(one) in known for one in held_out.examples):
+            number = count(len(held_out.examples), "held-out example")
+            logger.info(f"{held_out.path}: of {number}, {seen:,} have texts of training examples")
 
     def check(self) -> None:
         """Everything was read into memory."""
+
+    def _steps(self, config: Config) -> tuple[int, int]:
+        """Returns the steps of an epoch, and those of all that are asked for."""
+        (phase,) = config.phases
+        per_epoch = -(-self.train.rows // phase.batch_size)
+        return per_epoch, max(1, round(config.task.epochs * per_epoch))
+
+    def decides_steps(self, config: Config) -> str:
+        """Returns the key that decides the steps of a run: the epochs, or a limit."""
+        return _limited(config.task, self._steps(config)[1])[1]
 
     def _planned(self, config: Config) -> Config:
         """Returns the configuration with the steps of the task's epochs, its warm-up, and an
@@ -215,10 +230,8 @@ class TaskData:
         Raises:
             UserError: the configuration has other numbers for these than its task and the defaults.
         """
-        (phase,) = config.phases
-        per_epoch = -(-self.train.rows // phase.batch_size)
-        asked = max(1, round(config.task.epochs * per_epoch))
-        steps, limit = _limited(config.task, asked)
+        per_epoch, asked = self._steps(config)
+        steps, decides = _limited(config.task, asked)
         every = math.ceil(per_epoch * steps / asked / config.task.evaluations)
         saves = math.ceil(every / config.checkpoint.every_steps)  # for one evaluation
         save_every = math.ceil(every / saves)
@@ -230,8 +243,7 @@ class TaskData:
             evaluation=dataclasses.replace(config.evaluation, every_steps=save_every * saves),
         )
         given, made, default = (flatten(to_dict(each)) for each in (config, planned, Config()))
-        causes = _DECIDED_BY | ({"phases[0].steps": limit} if limit else {})
-        for key, cause in causes.items():
+        for key, cause in {"phases[0].steps": decides, **_DECIDED_BY}.items():
             if given[key] not in (made[key], default[key]):
                 raise UserError(
                     f"config.{key}={given[key]} has no effect: config.{cause}={given[cause]} makes "
@@ -257,8 +269,7 @@ def _with_head(kind: TaskKind, config: Config, labels: Sequence[str]) -> TaskMod
 
 
 def _limited(task: TaskConfig, steps: int) -> tuple[int, str]:
-    """Returns the steps of a run whose epochs make `steps`, and the key of the limit that makes
-    them others, or ""."""
+    """Returns the steps of a run whose epochs make `steps`, and the key that decides them."""
     if task.most_steps and task.fewest_steps > task.most_steps:
         raise UserError(
             f"config.task.fewest_steps={task.fewest_steps} exceeds config.task.most_steps="
@@ -268,7 +279,7 @@ def _limited(task: TaskConfig, steps: int) -> tuple[int, str]:
         return task.fewest_steps, "task.fewest_steps"
     if task.most_steps and steps > task.most_steps:
         return task.most_steps, "task.most_steps"
-    return steps, ""
+    return steps, "task.epochs"
 
 
 def open_task(config: Config, workdir: Workdir) -> TaskData:

@@ -69,18 +69,23 @@ def _origin(run: Mapping[str, Any], config: Config) -> str:
 
 
 def _own(name: str, phase: PhaseConfig) -> str:
-    """Returns how a phase reads its text if that is not what `config.data` says; else ""."""
-    own = phase.own | ({"mask_rate_end": phase.mask_rate_end} if phase.mask_rate_end else {})
+    """Returns a phase's own values of `config.data` and of the model; "" if it has none."""
+    own = dict(phase.own)
+    for key in ("mask_rate_end", "global_rope_theta"):
+        own |= {key: value} if (value := getattr(phase, key)) else {}
     values = ", ".join(f"{key}={value}" for key, value in own.items())
     return f"{name}: {values}" if own else ""
 
 
 def _method(config: Config) -> str:
-    optimizer, data, task = config.optimizer, config.data, config.task
-    rates = (
-        f"{optimizer.name}, learning rate {optimizer.peak(config.model.hidden_size):g}, "
-        f"{optimizer.warmup_steps:,} steps of warmup"
-    )
+    data, task = config.data, config.task
+    spans = [
+        f"learning rate {span.learning_rate:g}, {span.warmup_steps:,} steps of warmup"
+        for span in config.schedule_spans
+    ]
+    # Phases with the same schedule are told once.
+    spans = spans[:1] if len(set(spans)) == 1 else spans
+    rates = f"{config.optimizer.name}, {', then '.join(spans)}"
     if not task.name:
         own = [_own(f"phase {i}", phase) for i, phase in enumerate(config.phases, 1)]
         read = f"pairing {data.pairing}, masking {data.masking}"
@@ -96,7 +101,8 @@ def _method(config: Config) -> str:
     if task.layers:
         vectors = f"{task.join} of layers {task.layers}, {task.pooling} of the tokens"
         return f"{rates}; {epochs} of a linear head on a frozen encoder ({vectors})"
-    decay = f", layer decay {optimizer.layer_decay:g}" if optimizer.layer_decay != 1 else ""
+    by_layer = config.optimizer.layer_decay
+    decay = f", layer decay {by_layer:g}" if by_layer != 1 else ""
     return f"{rates}{decay}; {epochs}"
 
 

@@ -347,8 +347,8 @@ def _fitted(
 
 
 def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
-    """step: the updates that the run has at its start. The theta of its positions may be that of the
-    phase of the next update, or of the one before: a checkpoint where a phase ends is of that."""
+    """step: the updates that the run has at its start. The theta of its positions may be that of
+    the phase of the next update, or of the one before, whose checkpoint it may be."""
     begins = config.phase_at(min(step, config.total_steps - 1))[0]
     before = config.phase_at(min(max(step - 1, 0), config.total_steps - 1))[0]
     last, ours = (config.with_model_of(config.phases[index]).model for index in (before, begins))

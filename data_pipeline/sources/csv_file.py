@@ -13,6 +13,7 @@ from typing import Final
 
 from bert_jax.data_pipeline.sources import finding, formats
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
+from bert_jax.data_pipeline.sources.enclosed_rows import QuoteError, enclosed_rows
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.kind import COLUMNS, TEXT, TITLE, Kind
@@ -23,7 +24,6 @@ from bert_jax.errors import UserError, count
 
 _EXTENSIONS = (".csv", ".tsv")
 _DELIMITERS = (",", "\t", ";")
-_LONGEST = 1 << 27  # characters of a value; the csv module's own limit is 131,072
 
 
 def find(spec: SourceSpec) -> Found:
@@ -35,7 +35,6 @@ def find(spec: SourceSpec) -> Found:
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the document of each row; UserError, with the line, for a stray quote or a row with
     more or fewer values than the header."""
-    csv.field_size_limit(_LONGEST)
     text = lines(part.path)
     first = next(text, "")
     delimiter, header = _header(part.path, spec, first)
@@ -45,6 +44,8 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     else:
         found = _quoted_rows(part.path, rows, delimiter, before)
     for number, values in found:
+        if not values:
+            continue
         where = f"{part.path}:{before + number}"
         if len(values) != len(header):
             raise UserError(
@@ -57,22 +58,16 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
 def _quoted_rows(
     path: Path, lines: Iterator[str], delimiter: str, before: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of the first line of each row, from 1, and its values.
+    """Yields what `enclosed_rows` does.
 
     lines: without line ends. before: lines of the file before these, for errors.
     """
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            where = f"{path}:{before + number}"
-            raise UserError(f"{where}: {error}; double a quote inside quotes") from None
-        if values is None:
-            return
-        if values:
-            yield number, values
+    try:
+        yield from enclosed_rows((f"{line}\n" for line in lines), delimiter)
+    except QuoteError as error:
+        where, advice = f"{path}:{before + error.row}", error.advice
+        problem = f"{error.problem}; {advice or 'double a quote inside quotes'}"
+        raise UserError(f"{where}: {problem}") from None
 
 
 def _is_of_tabs(path: Path) -> bool:

@@ -12,7 +12,8 @@ TAB = "\t"
 
 
 def tab_rows(lines: Iterator[str], width: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of the first line of each row, from 1, and its values; skips blank lines.
+    """Yields the number of the first line of each row, from 1, and its values; none for a
+    blank line.
 
     Quotes enclose values only where they must: where they are doubled inside, or where otherwise
     there are more or fewer values than columns. So of two complete rows the first does not take the
@@ -33,7 +34,8 @@ def tab_rows(lines: Iterator[str], width: int) -> Iterator[tuple[int, list[str]]
         if values := _enclosed("\n".join(waiting), width):
             yield number, values
         else:
-            yield from ((number + n, each.split(TAB)) for n, each in enumerate(waiting) if each)
+            for row, each in enumerate(waiting, start=number):
+                yield row, each.split(TAB) if each else []
         number, quotes, waiting = number + len(waiting), 0, []
 
 

@@ -117,6 +117,7 @@ def test_invalid_lines_of_json_have_their_number(
     [
         ('3,"Say "no" to it."', "expected after '\"'; double a quote inside quotes"),
         ('3,"It never ends.', "unexpected end of data"),
+        ('3, "One, two."', 'white space before the quote of "One; remove the white space'),
         ("3,One, two.", "3 values, but 2 columns; put a value that has ','"),
         ("3", "1 value, but 2 columns"),
     ],

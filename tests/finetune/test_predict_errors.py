@@ -1,16 +1,20 @@
 """What `bert-jax predict` says of a model or a file that it cannot use, and of what it left out."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 from exported import base_config
+from gcs_emulator import emulated
 from layout_models import task_params
 
 from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetune.find_model import find_model
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 
@@ -85,3 +89,14 @@ def test_the_input_is_kept_and_what_is_left_out_is_said(
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 predictions of" in printed
     assert "1 rows dropped (blank row), 1 cut to the limit" in printed
+
+
+def test_the_best_seed_is_found_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [{"run": f"seed-{seed}", "accuracy": 0.5 + seed / 10} for seed in range(2)]
+    results = json.dumps({"metrics": ["accuracy"], "runs": runs}).encode()
+    with emulated(monkeypatch, "bucket") as server:
+        server.write("bucket", "seeds/results.json", results)
+        assert find_model("gs://bucket/seeds") == ("gs://bucket/seeds/seed-1", None)
+        server.write("bucket", "damaged/results.json", b"{")
+        with pytest.raises(UserError, match=r"gs://bucket/damaged/results.json: not written by"):
+            find_model("gs://bucket/damaged")

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 from runs import read_records
-from small_task import DEV, task_config, write_task
+from small_task import DEV, TRAIN, task_config, write_task
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.runs import finetune
 from bert_jax.finetune.task_data import open_task
 from bert_jax.finetune.tasks import conll, metrics, squad, squad_metrics
+from bert_jax.finetune.tasks.task_kinds import KINDS
+from bert_jax.runtime.log import logger
 from bert_jax.workdir.layout import Workdir
 
 
@@ -174,6 +177,41 @@ def test_a_file_is_divided_by_its_texts(folder: Path) -> None:
     )
     assert train.isdisjoint(held_out)
     assert len(data.held_out.examples.examples) == 2 * len(held_out) > 0
+
+
+def test_equal_texts_are_held_out_together(folder: Path, tmp_path: Path) -> None:
+    """A file without equal texts keeps its split."""
+    files = {"classification": tmp_path / "a.tsv", "tagging": tmp_path / "a.txt"}
+
+    def ids(name: str, texts: list[str]) -> list[list[int]]:
+        rows = [f"{text}\t{'xy'[i % 2]}" for i, text in enumerate(texts)]
+        words = [*("\n".join(f"{word} O" for word in text.split()) for text in texts)]
+        files["classification"].write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        files["tagging"].write_text("\n\n".join(words) + "\n")
+        train, held_out = KINDS[name].read(TaskConfig(name=name, data=str(files[name])))
+        return [[int(one.id) for one in split.examples] for split in (train, held_out)]
+
+    for name in files:
+        train, held_out = ids(name, [f"bal {i}" for i in range(40)])
+        assert len(held_out) == 4
+        equal = [f"{'bal' if i < 40 else 'BAL '} {i % 40}" for i in range(80)]
+        assert ids(name, equal) == [[*of, *(i + 40 for i in of)] for of in (train, held_out)]
+
+
+def test_held_out_texts_that_were_learned_are_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dev.txt"
+    path.write_text((folder / "dev.txt").read_text())
+    config = task_config(folder, task__name="tagging", task__held_out=str(path))
+    said: list[str] = []
+    monkeypatch.setattr(logger, "info", said.append)
+    open_task(config, Workdir.open("/nowhere/run")).warn(config)
+    path.write_text(path.read_text() + "\n\n" + (folder / "train.txt").read_text().upper())
+    before = len(said)
+    open_task(config, Workdir.open("/nowhere/run")).warn(config)
+    (line,) = said[before:]
+    assert re.search(rf"dev.txt: of {DEV + TRAIN} held-out examples, {TRAIN}\d? have texts", line)
 
 
 TAGS = "bal O\ndal I-PER\n\nfal O\n"

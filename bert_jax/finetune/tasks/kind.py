@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,10 @@ class TaskKind(abc.ABC):
     @abc.abstractmethod
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         """Returns the examples of a file, or of a split in a folder, which need no labels."""
+
+    def group(self, example: Any) -> Hashable:
+        """Returns the texts whose examples are held out together; None if any can be apart."""
+        return None
 
     @abc.abstractmethod
     def labels(self, examples: Examples) -> Sequence[Any]:

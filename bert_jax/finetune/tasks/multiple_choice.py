@@ -27,7 +27,7 @@ from bert_jax.finetune.tasks.kind import (
 )
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import wrong_row
-from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files, same_text
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.objectives.multiple_choice import MULTIPLE_CHOICE as OBJECTIVE
 
@@ -103,11 +103,14 @@ class MultipleChoiceTask(TaskKind):
         train = _read(path, _Columns.of(task), labelled=True)
         if other:
             return train, _read(other, _Columns.of(task), labelled=True)
-        return divided(train, [one.context for one in _of(train)])
+        return divided(train, [self.group(one) for one in _of(train)])
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         path = find_file(self.name, source, _FILES, split)
         return _read(path, _Columns.of(task), labelled=False)
+
+    def group(self, example: Choices) -> tuple[str, ...]:
+        return same_text(example.context)
 
     def labels(self, examples: Examples) -> list[int]:
         return [one.label for one in _of(examples) if one.label is not None]

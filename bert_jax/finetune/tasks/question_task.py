@@ -25,7 +25,7 @@ from bert_jax.finetune.tasks.kind import (
 )
 from bert_jax.finetune.tasks.labeled_examples import Examples, Question
 from bert_jax.finetune.tasks.qa import Answer, Answers
-from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files, same_text
 from bert_jax.objectives.question_answering import QUESTION_ANSWERING as OBJECTIVE
 from bert_jax.objectives.soft_labels import TEACHER
 
@@ -48,7 +48,7 @@ class QuestionTask(TaskKind):
         if other:
             held_out = squad.read_questions(other, strict=task.strict)
         else:  # a model that has seen the text knows more
-            train, held_out = divided(train, [question.context for question in _of(train)])
+            train, held_out = divided(train, [self.group(one) for one in _of(train)])
         for split in (train, held_out):
             _check_answers(task, split)
         return squad.to_learn(train), held_out
@@ -56,6 +56,9 @@ class QuestionTask(TaskKind):
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         found = squad.read_questions(find_file(self.name, source, _files(task), split))
         return dataclasses.replace(found, remarks=())  # on answers, which nothing reads
+
+    def group(self, example: Question) -> tuple[str, ...]:
+        return same_text(example.context)
 
     def labels(self, examples: Examples) -> list[str]:
         return [question.answers[0][0] if question.answers else "" for question in _of(examples)]

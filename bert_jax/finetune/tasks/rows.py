@@ -4,14 +4,18 @@ Files of tasks are read more strictly than text for pretraining: a row that cann
 error, because a label may belong to it.
 """
 
-import csv
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import PurePath
 from typing import NoReturn
 
 from etils import epath
 
+from bert_jax.data_pipeline.sources.enclosed_rows import QuoteError, enclosed_rows
+from bert_jax.data_pipeline.sources.formats import COMPRESSED
+from bert_jax.data_pipeline.sources.tab_rows import TAB, tab_rows
 from bert_jax.data_pipeline.text.line_ends import split_lines
 from bert_jax.errors import UserError, conversion, nearest
 from bert_jax.finetune.tasks.class_names import cleaned
@@ -21,12 +25,17 @@ from bert_jax.storage.versions import opened_once
 
 Fields = list[str]
 _ALIKE = 0.8  # share of equal characters of a misspelled name; "idx" and "id" have as many
-_FIELD_CHARACTERS = 1 << 27  # of a quoted field; the csv module's own limit is 131,072
 
 
 def wrong_row(path: epath.PathLike, row: int, problem: str) -> NoReturn:
     """Raises the UserError of a row."""
     raise UserError(f"{path}: row {row:,}: {problem}")
+
+
+def refuse_compressed(path: epath.PathLike) -> None:
+    """Raises UserError for a file whose name says that it is compressed."""
+    if PurePath(path).suffix.lower() in (*COMPRESSED, ".zip"):
+        raise UserError(f"{path}: compressed; decompress it first")
 
 
 def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
@@ -37,9 +46,10 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
 
     Raises:
         UserError: the file cannot be read or changes meanwhile, or a line is not UTF-8 or has a NUL
-            byte.
+            byte, or the file is compressed.
     """
     check_not_hub(path)
+    refuse_compressed(path)
     row = 0
     with storage_errors(path), opened_once(path) as stream:
         for line in stream:
@@ -70,7 +80,8 @@ def damage(text: str) -> str:
 def delimited_rows(
     path: epath.PathLike, delimiter: str, *, quoted: bool
 ) -> Iterator[tuple[int, Fields]]:
-    """Yields the first line's number, from 1, and the fields of each row.
+    """Yields the first line's number, from 1, and the fields of each row; of a blank line
+    [""], none if quoted.
 
     Args:
         quoted: a field in double quotes may have delimiters and line ends, as in a CSV file; else
@@ -83,19 +94,34 @@ def delimited_rows(
         for row, line in numbered_lines(path):
             yield row, line.removesuffix("\n").split(delimiter)
         return
-    csv.field_size_limit(_FIELD_CHARACTERS)
+    yield from _enclosed_rows(path, (line for _, line in numbered_lines(path)), delimiter)
+
+
+def tab_separated_rows(path: epath.PathLike) -> Iterator[tuple[int, Fields]]:
+    """Yields what `delimited_rows` does of a table of tabs, whose quotes are text unless its header
+    is in quotes or a value needs them, see `tab_rows`."""
     lines = (line for _, line in numbered_lines(path))
-    reader, row = csv.reader(lines, delimiter=delimiter, strict=True), 1
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            advice = "double a quote inside quotes, or give a .tsv, whose quotes are text"
-            wrong_row(path, row, f"a stray quote ({error}); {advice}")
-        if fields is None:
-            return
-        yield row, fields or [""]
-        row = reader.line_num + 1
+    first = next(lines, None)
+    if first is None:
+        return
+    given = chain([first], lines)
+    if first.startswith('"'):
+        yield from _enclosed_rows(path, given, TAB)
+        return
+    plain = (line.removesuffix("\n") for line in given)
+    yield from tab_rows(plain, len(first.split(TAB)))
+
+
+def _enclosed_rows(
+    path: epath.PathLike, lines: Iterator[str], delimiter: str
+) -> Iterator[tuple[int, Fields]]:
+    try:
+        yield from enclosed_rows(lines, delimiter)
+    except QuoteError as error:
+        advice = error.advice or "double a quote inside quotes"
+        if delimiter != TAB and not error.advice:
+            advice += ", or give a .tsv, whose quotes are text"
+        wrong_row(path, error.row, f"a stray quote ({error.problem}); {advice}")
 
 
 def titles_of(fields: Fields) -> list[str]:

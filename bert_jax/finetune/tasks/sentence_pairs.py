@@ -6,7 +6,7 @@ on: texts that do not belong to the anchor. A prediction is the cosine of anchor
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from bert_jax.finetune.tasks.labeled_examples import Example, Examples
 from bert_jax.finetune.tasks.rows import misspelled, wrong_row
 from bert_jax.finetune.tasks.sentence_metrics import Ranked
 from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
+from bert_jax.finetune.tasks.splits import same_text
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
 _NEGATIVE: Final = re.compile(r"negative(?:_(\d+))?")
@@ -68,9 +69,9 @@ class SentencePairs(SentenceTask):
                 _check_target(path, name)
         return (*texts, *found), target
 
-    def group(self, example: Example) -> str:
+    def group(self, example: Example) -> Hashable:
         """A text with several anchors, such as a paragraph with its questions, stays whole."""
-        return text_key(example.texts[1])
+        return same_text(example.texts[1])
 
     def labels(self, examples: Examples) -> list[str]:
         return [one.texts[1] for one in examples.examples]

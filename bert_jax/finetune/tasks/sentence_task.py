@@ -5,7 +5,7 @@ sentence-transformers gives its data sets. A run writes a folder of sentence-tra
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from bert_jax.finetune.tasks.splits import (
     divided,
     find_file,
     find_files,
+    same_text,
     split_files,
 )
 from bert_jax.storage.remote import open_path
@@ -143,9 +144,8 @@ class SentenceTask(TaskKind):
         the number of each row with the text of its score or label."""
         return (), [], ()
 
-    def group(self, example: Example) -> str:
-        """Returns the text whose examples are held out together."""
-        return text_key(example.texts[0])
+    def group(self, example: Example) -> Hashable:
+        return same_text(example.texts[0])
 
     def labels(self, examples: Examples) -> list[Any]:
         return [one.label for one in _of(examples) if one.label is not None]

@@ -69,6 +69,11 @@ def find_files(task: TaskConfig, files: Files) -> tuple[epath.Path, epath.Path |
     return train, find_file(task.name, task.held_out or task.data, files, "dev")
 
 
+def same_text(*texts: str) -> tuple[str, ...]:
+    """Returns what equal texts have in common: they may differ in white space and in case."""
+    return tuple(" ".join(text.lower().split()) for text in texts)
+
+
 def divided(
     examples: Examples, groups: Sequence[Hashable] | None = None
 ) -> tuple[Examples, Examples]:

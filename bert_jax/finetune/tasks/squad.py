@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError, conversion, count
 from bert_jax.finetune.tasks.labeled_examples import UNLOCATED, Examples, Question
-from bert_jax.finetune.tasks.rows import damage, misspelled
+from bert_jax.finetune.tasks.rows import damage, misspelled, refuse_compressed
 from bert_jax.storage import json_record
 from bert_jax.storage.remote import storage_errors
 from bert_jax.storage.versions import read_once
@@ -33,6 +33,7 @@ def read_questions(path: epath.PathLike, *, strict: bool = False) -> Examples:
         UserError: the file cannot be read or has another form, two questions have one id, or a
             question has no answer and does not say `is_impossible`.
     """
+    refuse_compressed(path)
     with storage_errors(path):
         data = read_once(path, _LARGEST)
     try:

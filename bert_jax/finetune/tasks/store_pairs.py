@@ -46,6 +46,10 @@ class StoreTask(SentencePairs):
         """Returns the pairs of a file."""
         return SENTENCE_PAIRS.read_new(task, source, split)
 
+    def group(self, example: Example) -> None:
+        """The store has decided what is held out."""
+        return None
+
     def places(self, task: TaskConfig) -> tuple[int, ...]:
         """Returns how many sentences each text of an example is after the first, in one
         document."""

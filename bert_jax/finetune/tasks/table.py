@@ -25,7 +25,9 @@ from bert_jax.finetune.tasks.rows import (
     damage,
     delimited_rows,
     numbered_lines,
+    refuse_compressed,
     score_of,
+    tab_separated_rows,
     titles_of,
     wrong_row,
 )
@@ -93,7 +95,7 @@ def read_rows(
     a dataset on the hub (hf:OWNER/NAME).
 
     The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
-    text. The rows of a .parquet count from 1.
+    text, unless a field needs them. The rows of a .parquet count from 1.
 
     Args:
         optional: further columns; "" where a table, or a line of JSON, has none, or null.
@@ -112,8 +114,7 @@ def read_rows(
     elif suffix in _JSONL:
         listed = [*_jsonl_rows(path, names, optional, dropped)]
     elif suffix in _DELIMITERS:
-        found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
-        listed = [*_table_rows(path, found, names, optional, dropped)]
+        listed = [*_table_rows(path, suffix, names, optional, dropped)]
     elif suffix == PARQUET:
         listed = [*parquet_rows(path, names, optional, _text)]
     else:
@@ -144,7 +145,7 @@ def read_titles(path: epath.PathLike) -> list[str]:
     if suffix == PARQUET:
         return parquet_titles(path)
     if suffix in _DELIMITERS:
-        _, first = next(delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv"), (0, []))
+        _, first = next(_fields(path, suffix), (0, []))
         if not first:
             raise UserError(f"{path}: empty")
         return titles_of(first)
@@ -166,36 +167,66 @@ def read_titles(path: epath.PathLike) -> list[str]:
 
 
 def _refuse_form(path: epath.PathLike, suffix: str) -> NoReturn:
+    refuse_compressed(path)
     array = f"; of a JSON array: {OBJECT_PER_LINE}" if suffix == ".json" else ""
     problem = f"not a .tsv, .csv, .jsonl or .parquet file; rename it to say its format{array}"
     missing = f"no such file or folder{hub_hint(str(path), 'dataset') or '; check the path'}"
     raise UserError(f"{path}: {problem if open_path(path).exists() else missing}")
 
 
+def _fields(path: epath.PathLike, suffix: str) -> Iterator[tuple[int, Fields]]:
+    is_of_commas = suffix == ".csv"
+    return delimited_rows(path, ",", quoted=True) if is_of_commas else tab_separated_rows(path)
+
+
+def _other_delimiter(suffix: str, first: Fields, names: Sequence[str]) -> str:
+    """Returns a message if a header has one of the columns with another delimiter; else ""."""
+    own = _DELIMITERS[suffix]
+    for other, name in ((",", "commas"), ("\t", "tabs"), (";", "semicolons")):
+        titles = [title.strip('"') for title in titles_of(own.join(first).split(other))]
+        if other != own and any(name in titles for name in names):
+            wanted = "commas" if own == "," else "tabs"
+            rename = {",": "rename it to .csv", "\t": "rename it to .tsv"}
+            remedy = rename.get(other, f"write {wanted}, as for {suffix}")
+            return f"its columns are separated by {name}, not by {wanted}; {remedy}"
+    return ""
+
+
 def _table_rows(
     path: epath.PathLike,
-    rows: Iterator[tuple[int, Fields]],
+    suffix: str,
     names: Sequence[str],
     optional: Sequence[str],
     dropped: Counter[str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row and the values of the named columns."""
+    rows = _fields(path, suffix)
     _, first = next(rows, (0, None))
     if first is None:
         raise UserError(f"{path}: empty")
     titles = titles_of(first)
     if not any(name in titles for name in names):
+        if problem := _other_delimiter(suffix, first, names):
+            raise UserError(f"{path}: {problem}")
         header = f"no column {names[0]!r}{nearest(names[0], titles)}"
         raise UserError(f"{path}: {header}; if the first line is not a header, add one")
     there = [name for name in optional if name in titles]
     indices = {name: column_index(path, titles, name) for name in (*names, *there)}
     missing = dict.fromkeys(set(optional) - set(there), "")
+    blank = list[int]()  # rows of a table of one column, which are texts unless they are the last
     for row, fields in rows:
-        if fields == [""] and len(titles) > 1:
+        if fields in ([], [""]) and len(titles) > 1:
             dropped[_BLANK] += 1
             continue
+        if not fields:
+            blank.append(row)
+            continue
+        yield from ((before, {**missing, titles[0]: ""}) for before in blank)
+        blank.clear()
         check_width(path, row, fields, len(titles))
         yield row, {**missing, **{name: fields[i] for name, i in indices.items()}}
+    if blank:
+        dropped[_BLANK] += len(blank)
 
 
 def _jsonl_rows(

@@ -22,7 +22,7 @@ from bert_jax.finetune.tasks.kind import (
     TaskKind,
 )
 from bert_jax.finetune.tasks.labeled_examples import Examples, Words
-from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files
+from bert_jax.finetune.tasks.splits import Files, divided, find_file, find_files, same_text
 from bert_jax.objectives.soft_labels import TEACHER
 from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
@@ -47,12 +47,15 @@ class TaggingTask(TaskKind):
         word, tag = _column(task, "text"), _column(task, "label")
         train = conll.read_sentences(path, word=word, tag=tag)
         if not other:
-            return divided(train)
+            return divided(train, [self.group(one) for one in _of(train)])
         return train, conll.read_sentences(other, labels=train.labels, word=word, tag=tag)
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         path = find_file(self.name, source, _FILES, split)
         return conll.read_sentences(path, labelled=False, word=_column(task, "text"))
+
+    def group(self, example: Words) -> tuple[str, ...]:
+        return same_text(*example.words)
 
     def labels(self, examples: Examples) -> list[int]:
         return [label for one in _of(examples) for label in one.labels or ()]

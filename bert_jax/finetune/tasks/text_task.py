@@ -22,7 +22,7 @@ from bert_jax.finetune.tasks.kind import (
     TaskKind,
 )
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
-from bert_jax.finetune.tasks.splits import divided
+from bert_jax.finetune.tasks.splits import divided, same_text
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
 from bert_jax.storage.remote import open_path
@@ -58,7 +58,7 @@ class TextTask(TaskKind):
             if task.held_out:
                 held_out = self._table(task, task.held_out, labels=train.labels)
             else:
-                train, held_out = divided(train)
+                train, held_out = divided(train, [self.group(one) for one in _of(train)])
         for split in (train, held_out):
             _check_labels(split)
         return train, held_out
@@ -93,6 +93,9 @@ class TextTask(TaskKind):
             score=label if self._is_score else None,
         )
         return table.read_table(path, columns, labels=None if self._is_score else labels)
+
+    def group(self, example: Example) -> tuple[str, ...]:
+        return same_text(*example.texts)
 
     def labels(self, examples: Examples) -> list[int | float]:
         return [example.label for example in _of(examples) if example.label is not None]
