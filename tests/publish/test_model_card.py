@@ -34,6 +34,17 @@ def config() -> Config:
     return dataclasses.replace(run_config(), phases=PHASES)
 
 
+def test_the_schedule_and_the_theta_of_each_phase_are_told(config: Config) -> None:
+    optimizer = dataclasses.replace(config.optimizer, schedule_over="phase", warmup_steps=2)
+    first = dataclasses.replace(config.phases[0], learning_rate=3e-3, global_rope_theta=1e4)
+    second = dataclasses.replace(config.phases[1], learning_rate=5e-5, warmup_steps=0)
+    model = dataclasses.replace(config.model, position="rotary")
+    run = dataclasses.replace(config, phases=(first, second), optimizer=optimizer, model=model)
+    method = run_facts({"config": recorded(run), "data": {}}, 3, [])["method"]
+    assert "learning rate 0.003, 2 steps of warmup, then learning rate 5e-05, 0 steps" in method
+    assert "; phase 1: global_rope_theta=10000.0" in method
+
+
 @pytest.mark.parametrize(
     ("step", "length"), [(0, 32), (1, 32), (10, 32), (11, 40), (15, 40), (20, 40)]
 )
