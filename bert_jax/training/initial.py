@@ -36,6 +36,7 @@ from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
 from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
+from bert_jax.runtime.log import logger
 from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
@@ -46,6 +47,7 @@ from bert_jax.training.initial_vocabulary import (
     VocabularyRows,
     extended,
     first_difference,
+    read_otherwise,
     replaced,
 )
 from bert_jax.training.optimizer_state import OptimizerState
@@ -398,6 +400,11 @@ def _vocabulary(
         except UserError as error:
             raise UserError(f"config.init={folder}: {error}") from None
     if not first_difference(theirs, ours):
+        if otherwise := read_otherwise(theirs, ours):
+            logger.warning(
+                f"config.init={folder}: {otherwise}; import the model, and build the store with "
+                "the tokenizer.json of the import"
+            )
         return None
     own = config.init if hub.is_hub(config.init) else folder.tokenizer
     raise UserError(

@@ -20,6 +20,13 @@ from bert_jax.data_pipeline.tokenizer.word_starts import SPACE_MARKS, is_byte_le
 from bert_jax.data_pipeline.tokenizer.words import SPACE
 from bert_jax.errors import UserError
 
+# Text that normalizers and pre-tokenizers read in different ways: case, accents and their composed
+# forms, characters for which there are others, numbers, marks, white space, other scripts.
+_PROBES = (
+    "café", "CAFÉ", "cafe\N{COMBINING ACUTE ACCENT}", "Straße", "½ ① ﬁn", "x² + 1,000.50",
+    "don't-stop", "two  spaces", "a\ttab", "zero\N{ZERO WIDTH SPACE}width", "東京タワー", "Київ",
+    "हिन्दी", "한국어",
+)  # fmt: skip
 _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # decoded from a part of a character's bytes
 _BYTES = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -70,6 +77,18 @@ def first_difference(theirs: Tokenizer, ours: Tokenizer) -> str:
             return (
                 f"entry {entry} of the model's vocabulary is {there}, that of the store is {here}"
             )
+    return ""
+
+
+def read_otherwise(theirs: Tokenizer, ours: Tokenizer) -> str:
+    """Returns how a store's tokenizer reads text otherwise than a model's of the same entries, in
+    words, on text that normalizers treat in different ways; "" if it does not."""
+    for text, there, here in zip(
+        _PROBES, theirs.encode_texts(_PROBES), ours.encode_texts(_PROBES), strict=True
+    ):
+        if not np.array_equal(there, here):
+            tokens = (" ".join(map(one.token, ids)) for one, ids in ((theirs, there), (ours, here)))
+            return "the model reads {!r} as {!r}, the store as {!r}".format(text, *tokens)
     return ""
 
 

@@ -19,7 +19,12 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.training import loop
-from bert_jax.training.initial_vocabulary import extended, replaced
+from bert_jax.training.initial_vocabulary import (
+    extended,
+    first_difference,
+    read_otherwise,
+    replaced,
+)
 from bert_jax.training.options import RunOptions
 from bert_jax.workdir.layout import Workdir
 
@@ -78,6 +83,18 @@ def test_an_extension_by_nothing_is_the_model() -> None:
     rows = extended(tokenizer(*OLD), tokenizer(*OLD))
     np.testing.assert_array_equal(rows.take(TABLE), TABLE[: len(OLD)])
     assert str(rows) == f"vocabulary: {len(OLD)} of {len(OLD)} entries copied"
+
+
+def test_tokenizers_of_the_same_entries_may_read_text_otherwise() -> None:
+    entries = [*SPECIAL, "c", "##a", "##f", "##e", "##é"]
+    plain = Tokenizer.from_vocab(entries, lowercase=True)
+    values = json.loads(plain.json)
+    values["normalizer"]["strip_accents"] = False
+    accents = Tokenizer(json.dumps(values).encode())
+    assert first_difference(accents, plain) == ""
+    said = "the model reads 'café' as 'c ##a ##f ##é', the store as 'c ##a ##f ##e'"
+    assert read_otherwise(accents, plain) == said
+    assert read_otherwise(plain, Tokenizer.from_vocab(entries, lowercase=True)) == ""
 
 
 @pytest.mark.parametrize(
