@@ -69,6 +69,15 @@ def main() -> None:
     parser.add_argument("--at_once", type=int, default=1, help="runs, each on one core")
     options = parser.parse_args()
     harness.at_least_one(options, "seeds", "at_once")
+    others = [flag for flag in OTHERS if getattr(options, flag)]
+    rows, others_at = (
+        task_runs.numbers(flag, getattr(options, flag)) for flag in ("rows", "others_at")
+    )
+    if others and not {*rows} & {*others_at}:
+        harness.fail(
+            f"--{others[0]} has no effect: --rows={options.rows} has none of "
+            f"--others_at={options.others_at}; name some of them there"
+        )
     for name in harness.some_of("tasks", options.tasks, task_runs.TASKS):
         if not (points := measure(options, name)):
             continue

@@ -5,7 +5,8 @@
 MODEL, an export, continues on a text whose own entries are added to its vocabulary (`extend`) or
 take its place (`replace`), once with each start and seed. Prints the held-out loss of masked tokens
 before the first step, after a third of the steps and at the end: of all, of the entries that the
-model lacked, and of those that it had. Finished runs in OUT are not repeated.
+model lacked, and of those that it had. Finished runs in OUT are not repeated; it
+has those of one model, text and number of entries.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from commands import ONE_CORE, run_command
+from commands import ONE_CORE, Clock, run_command
 from learning_variants import interval
 
 KINDS = ("extend", "replace")
@@ -40,7 +41,11 @@ def main() -> None:
         harness.fail(f"--steps={options.steps}: at least 3 are needed")
     kinds = harness.some_of("vocabularies", options.vocabularies, KINDS)
     print(harness.machine("jax"), flush=True)
+    request = {
+        "model": str(options.model.resolve()), "text": options.text, "entries": options.entries,
+    }  # fmt: skip
     with harness.errors_are_one_line():
+        Clock(options.out / "clock.json", request)
         build_stores(options)
         losses = {
             (seed, kind, start): measured(options, seed, kind, start)

@@ -53,6 +53,11 @@ LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
         ("label_efficiency.py", [*LEARNED, "--data=nowhere"], "--data=nowhere: no folder glue/S"),
         ("label_efficiency.py", [*LEARNED, "--tasks=sentences"], "no *_GroundTruth.txt; unpack"),
         ("label_efficiency.py", [*LEARNED, "--rows=1,0"], "--rows=0: give numbers of rows, or all"),
+        (
+            "label_efficiency.py",
+            [*LEARNED, "--rows=250", "--counted=x@0"],
+            "--counted has no effect",
+        ),
         ("finetune_recipe.py", ["--models=x", "--out=x", "--rows=a"], "--rows=a: give numbers of"),
         (
             "label_efficiency.py",
@@ -95,6 +100,26 @@ def test_what_cannot_be_done_is_one_line(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "line"),
+    [
+        ("--model=other", "has a run of model="),
+        ("--text=books:b", "has a run of text=books:a, not books:b; give another"),
+        ("--entries=9", "has a run of entries=8, not 9; give another"),
+    ],
+)
+def test_new_entries_of_another_model_or_text_need_another_folder(
+    flag: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    request = {"model": str(Path("model").resolve()), "text": "books:a", "entries": 8}
+    (tmp_path / "clock.json").write_text(json.dumps({"request": request, "seconds": {}}))
+    words = ["--model=model", "--text=books:a", "--entries=8", f"--out={tmp_path}", flag]
+    monkeypatch.setattr(sys, "argv", ["new_entries.py", *words])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(FOLDER / "new_entries.py"), run_name="__main__")
+    assert line in capsys.readouterr().err
 
 
 def test_a_row_needs_its_page_and_two_cores(
