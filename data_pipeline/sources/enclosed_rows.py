@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _LONGEST: Final = 1 << 27  # characters of a value; the csv module's own limit is 131,072
-_ADVICE: Final = (
-    "remove the white space, or enclose the entire value in quotes and double its own"
-)
+_ADVICE: Final = "remove the white space, or enclose the entire value in quotes and double its own"
 
 
 class QuoteError(Exception):
