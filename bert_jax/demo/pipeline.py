@@ -8,17 +8,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bert_jax.checkpoint.catalog import complete_steps
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
-from bert_jax.data_pipeline.sources.finding import named
+from bert_jax.data_pipeline.sources import (
+    KINDS,
+    SourceSpec,
+    find,
+    guess_kind,
+    parse_source,
+    written,
+)
+from bert_jax.data_pipeline.sources.finding import above_wildcards, named
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.demo.report import Fills, fill_masks, write_report
 from bert_jax.distributed import cluster, job
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.publish.export import run_export
 from bert_jax.reporting.fills import to_type
 from bert_jax.runtime import compile_cache, cpu
@@ -27,9 +35,10 @@ from bert_jax.runtime.program import program
 from bert_jax.storage import json_record
 from bert_jax.storage.digest import json_digest
 from bert_jax.storage.outputs import OutputKind, check_output
-from bert_jax.storage.remote import put, storage_errors
+from bert_jax.storage.remote import absolute, put, storage_errors
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
 
@@ -63,12 +72,14 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)
     _claim(workdir, source, config)
+    _check_steps(workdir, source, steps or config.phases[0].steps)
     share = _HELD_OUT_SHARE if data is None else None  # the default holds out more of little text
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
     store = _stage(
         "token store",
         lambda: build_store([source], tokenizer, workdir / "store", held_out_share=share),
     )
+    _check_documents(store, source)
     config = _adapt(config, store, steps)
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
     _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
@@ -83,10 +94,10 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
 
 def default_workdir(source: SourceSpec) -> Path:
     """Returns the folder of a text's demo: demo_run, or demo_run_NAME for a user's file or folder
-    of that name."""
+    of that name, with wildcards the folder above them."""
     if source.kind == "python":
         return Path("demo_run")
-    text = source.path.resolve()
+    text = above_wildcards(source.path).resolve()
     return Path(f"demo_run_{text.name if text.is_dir() else text.stem}")
 
 
@@ -103,7 +114,7 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
     """Marks a new folder as the demo of this text; UserError if it holds another one."""
     files = [[str(path), path.stat().st_size] for path in find(source).files]
     claim = {
-        "text": f"{source.kind}:{source.path.resolve()}",
+        "text": _text_of(source),
         "files": json_digest(files),
         "settings": description.digest(config),
     }
@@ -117,16 +128,48 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
     changed = [reason for key, reason in reasons.items() if previous.get(key) != claim[key]]
     if changed and not is_new:
         reason = changed[0] if previous else "holds files, but no demo of this version of bert-jax"
-        data = "" if source.kind == "python" else f" --data={shlex.quote(claim['text'])}"
-        another = shlex.quote(f"{workdir}_2")
-        raise UserError(
-            f"{workdir}: {reason}; move it away, or give another folder: "
-            f"{program()} demo{data} --workdir={another}"
-        )
+        raise UserError(f"{workdir}: {reason}; move it away, or {_elsewhere(workdir, source)}")
     check_output(workdir, DEMO, inputs=named(source.path))
     if is_new:
         workdir.mkdir(parents=True, exist_ok=True)
         put(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
+
+
+def _text_of(source: SourceSpec) -> str:
+    """Returns the source with its options, as --data takes it."""
+    path = source.path if source.kind == "hf" else absolute(source.path)
+    return f"python:{path}" if source.kind == "python" else written(source, path)
+
+
+def _elsewhere(workdir: Path, source: SourceSpec, steps: int | None = None) -> str:
+    """Returns the advice to give another folder, with the command."""
+    data = "" if source.kind == "python" else f" --data={shlex.quote(_text_of(source))}"
+    given = f" --steps={steps}" if steps else ""
+    another = shlex.quote(f"{workdir}_2")
+    return f"give another folder: {program()} demo{data}{given} --workdir={another}"
+
+
+def _check_steps(workdir: Path, source: SourceSpec, steps: int) -> None:
+    """Raises UserError if a model is trained for other steps, or for more than these."""
+    run = Workdir.open(workdir / "run")
+    if not run.is_run() or not (done := max(complete_steps(run.checkpoints), default=0)):
+        return
+    planned = description.read_description(run)["config"]["phases"][0]["steps"]
+    if steps < done or (steps > planned and done >= planned):
+        raise UserError(
+            f"{workdir}: its model is trained for {done} of {planned} steps, and cannot be for "
+            f"{steps}; give --steps={planned}, or {_elsewhere(workdir, source, steps)}"
+        )
+
+
+def _check_documents(store: TokenStore, source: SourceSpec) -> None:
+    """Raises UserError for a store of which a split has no two documents, for pairs of them."""
+    train, held_out = (len(split.document_lengths) for split in (store.train, store.held_out))
+    if min(train, held_out) < 2:
+        raise UserError(
+            f"{source.path}: {count(train + held_out, 'document')} with text, but the demo needs "
+            "four or more; give more files, or text with more documents or chapters"
+        )
 
 
 def _read_claim(path: Path) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -43,13 +43,18 @@ def predict(
 
     Raises:
         UserError: no such model or file, a model without a head for the task, a row that cannot be
-            read, or a file that may not be written, see `check_output`.
+            read, or a file that may not be written, see `check_output`, or is named .csv.
         StorageError: a file cannot be written.
     """
     inputs, outputs = [*inputs_of_model(model), source], {"out": out, **more}
     for path in outputs.values():
         check_output(path, PREDICTIONS, inputs=inputs, overwrite=overwrite)
     check_apart(outputs.values())
+    for name, path in outputs.items():
+        if PurePath(path).suffix.lower() == ".csv":
+            raise UserError(
+                f"--{name}={path}: predictions are not separated by commas; end the name in .tsv"
+            )
     found, config = find_model(model)
     read = read_model(found)
     try:

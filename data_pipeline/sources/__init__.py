@@ -4,6 +4,7 @@ To add a kind, write a module that defines a `Kind` and a row of `KINDS`.
 """
 
 import dataclasses
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -126,6 +127,17 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
     if not path:
         raise UserError(f"--source={text}: missing path; write {name}:{kind.form}")
     return spec
+
+
+def written(spec: SourceSpec, path: os.PathLike[str] | str) -> str:
+    """Returns a source with another path as `parse_source` reads it, but for its name."""
+    own = dataclasses.replace(spec, path=path_of(os.fspath(path)))
+    default, said = SourceSpec(own.kind, own.path, own.name), f"{own.kind}:{path}"
+    for option in (*_COMMON, *kind_of(own).options):
+        value = getattr(own, option.field)
+        if option.name != "name" and value != getattr(default, option.field):
+            said += f",{option.name}={'+'.join(value) if isinstance(value, tuple) else value}"
+    return said
 
 
 def find(spec: SourceSpec) -> Found:

@@ -126,6 +126,11 @@ def named(path: Path) -> list[Path]:
     return [root] if is_remote(root) else sorted(root.glob("/".join(pattern)))
 
 
+def above_wildcards(path: Path) -> Path:
+    """Returns the folder above the first wildcard of a path, or a path without any."""
+    return _split(path)[0]
+
+
 def _split(path: Path) -> tuple[Path, list[str]]:
     """Splits a path at its first wildcard: returns the folder above, and the rest in parts."""
     match = _WILDCARDS.fullmatch(os.fspath(path))

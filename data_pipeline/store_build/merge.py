@@ -216,8 +216,8 @@ def _warnings(
     kept = total["documents"] - total["dropped_documents"] - repeated
     if kept < FEW_DOCUMENTS:
         warnings.append(
-            f"only {count(kept, 'document')} with text: too few to hold any out or to draw random "
-            "second sentences from; next-sentence prediction needs several in each split"
+            f"only {count(kept, 'document')} with text: too few to hold several out and to draw "
+            "random second sentences from; next-sentence prediction needs several in each split"
         )
     return warnings
 

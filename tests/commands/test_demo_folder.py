@@ -1,11 +1,16 @@
 """The folder of a demo: one for each text; the folder of another one is refused at once."""
 
 import dataclasses
+import json
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from bert_jax.checkpoint.catalog import MARKER
 from bert_jax.config.config_files import load
 from bert_jax.demo import pipeline as demo
 from bert_jax.errors import UserError
@@ -106,6 +111,62 @@ def test_python_s_own_text_needs_no_flag(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=rf"demo --workdir={tmp_path}_2$"):
         demo._claim(tmp_path, demo.source_of(None), CONFIG)
+
+
+def test_options_of_a_source_are_a_part_of_its_demo(tmp_path: Path) -> None:
+    (tmp_path / "j.jsonl").write_text('{"body": "One.", "title": "Two."}\n')
+    typed = f"jsonl:{tmp_path}/j.jsonl,text=body,lang=de"
+    demo._claim(tmp_path / "demo", demo.source_of(typed), CONFIG)
+    demo._claim(tmp_path / "demo", demo.source_of(typed), CONFIG)
+    other = f"jsonl:{tmp_path}/j.jsonl,text=title"
+    with pytest.raises(UserError, match="holds the demo of other text, jsonl") as caught:
+        demo._claim(tmp_path / "demo", demo.source_of(other), CONFIG)
+    held, again = re.findall(r"jsonl:\S+", str(caught.value))
+    assert demo.source_of(held.rstrip(";")) == demo.source_of(typed)
+    assert demo.source_of(again) == demo.source_of(other)
+
+
+def test_a_pattern_has_the_folder_above_it(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.txt").write_text("Some text.\n")
+    source = demo.source_of(f"{tmp_path}/notes/*.txt")
+    assert demo.default_workdir(source) == Path("demo_run_notes")
+
+
+def test_a_trained_demo_is_refused_for_other_steps(books: Path, tmp_path: Path) -> None:
+    run = tmp_path / "demo/run"
+    for step in (2, 4):
+        (run / f"checkpoints/{step}").mkdir(parents=True)
+        (run / f"checkpoints/{step}" / MARKER).touch()
+    recorded = {"phases": [{"steps": 4}]}
+    source = demo.source_of(str(books))
+
+    def check(steps: int) -> None:
+        description = {"run_id": "a", "config": recorded, "data": {}, "versions": {}}
+        (run / "config.json").write_text(json.dumps(description))
+        demo._check_steps(tmp_path / "demo", source, steps)
+
+    check(4)
+    for steps in (3, 5):
+        wanted = f"4 of 4 steps, and cannot be for {steps}; give --steps=4, or give another folder"
+        with pytest.raises(UserError, match=wanted) as caught:
+            check(steps)
+        assert str(caught.value).endswith(f"--steps={steps} --workdir={tmp_path}/demo_2")
+    recorded["phases"][0]["steps"] = 9
+    check(7)  # it goes on
+    demo._check_steps(tmp_path / "new", source, 7)
+
+
+def test_a_store_without_pairs_of_documents_is_said_to_be_too_small(books: Path) -> None:
+    def store(train: int, held_out: int) -> Any:
+        parts = [SimpleNamespace(document_lengths=[1] * number) for number in (train, held_out)]
+        return SimpleNamespace(train=parts[0], held_out=parts[1])
+
+    source = demo.source_of(str(books))
+    demo._check_documents(store(2, 2), source)
+    for documents in ((1, 0), (2, 1)):
+        with pytest.raises(UserError, match=r"documents? with text, but the demo needs four"):
+            demo._check_documents(store(*documents), source)
 
 
 def test_missing_text_creates_no_folder(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_the_input_is_kept_and_what_is_left_out_is_said(
     assert new.read_text() == text
     line = said(capsys, model, f"--input={new}", f"--out={tmp_path}/missing/out.tsv")
     assert "missing; create it, or choose another" in line
+    line = said(capsys, model, f"--input={new}", f"--out={tmp_path}/out.csv")
+    assert "out.csv: predictions are not separated by commas; end the name in .tsv" in line
     (tmp_path / "folder").mkdir()
     line = said(capsys, model, f"--input={tmp_path}/folder", f"--out={tmp_path}/out.tsv")
     assert f"{tmp_path}/folder: a folder; give a .tsv, .csv, .jsonl or .parquet file" in line

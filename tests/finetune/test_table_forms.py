@@ -4,9 +4,28 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks import conll, squad, table
 from bert_jax.finetune.tasks.table import Columns
+from bert_jax.finetune.tasks.task_kinds import KINDS
+
+
+def test_rows_of_one_label_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "text\tlabel\n" + "".join(f"A {i}\tx\n" for i in range(9)))
+    for held_out in ("", str(path)):
+        task = TaskConfig(name="classification", data=str(path), held_out=held_out)
+        with pytest.raises(UserError, match=r"a.tsv: all rows have the label 'x'; give rows with"):
+            KINDS["classification"].read(task)
+
+
+def test_a_class_that_may_stand_for_none_is_said(tmp_path: Path) -> None:
+    columns = Columns("text", label="label")
+    path = made(tmp_path, "a.tsv", "text\tlabel\nA\t0\nB\t1\nC\t-1\n")
+    (note,) = table.read_table(path, columns).notes
+    assert note == "label -1 is a class; leave its rows out if it stands for none"
+    path = made(tmp_path, "b.tsv", "text\tlabel\nA\t2\nB\t1\nC\t-1\n")
+    assert table.read_table(path, columns).notes == []
 
 
 def made(tmp_path: Path, name: str, text: str) -> Path:

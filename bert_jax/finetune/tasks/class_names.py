@@ -27,7 +27,8 @@ class ClassNames:
 
     Attributes:
         names: in the order of their ids.
-        remarks: which spellings are one class, and which are two though they look alike.
+        remarks: which spellings are one class, which are two though they look alike,
+            and that -1 is one where it may stand for none.
     """
 
     def __init__(self, names: Sequence[str], remarks: Sequence[str] = ()) -> None:
@@ -47,6 +48,8 @@ class ClassNames:
             if len(typed) > 1:
                 remarks.append(f"labels {_listed(typed)} are one class, {said!r}")
         remarks += alike(names.values())
+        if {*names} == {"-1", "0", "1"}:
+            remarks.append("label -1 is a class; leave its rows out if it stands for none")
         if all(map(_NUMBER.fullmatch, names)):
             ordered = sorted(names, key=lambda said: (Decimal(said), said))
         else:

@@ -55,6 +55,11 @@ class TextTask(TaskKind):
             held_out = glue.read_dev(task.name, task.data)
         else:
             train = self._table(task, task.data)
+            if not self._is_score and len(train.labels) == 1:
+                raise UserError(
+                    f"{train.path}: all rows have the label {train.labels[0]!r}; give rows with "
+                    "others, too, or name another column by config.task.label"
+                )
             if task.held_out:
                 held_out = self._table(task, task.held_out, labels=train.labels)
             else:
