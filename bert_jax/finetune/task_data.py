@@ -1,6 +1,6 @@
 """The files of a task as the data of a run."""
 
-# Over 300 lines: the steps, the batches and the checks of a task follow from its files in one order.
+# Over 300 lines: steps, batches and checks of a task follow from its files in one order.
 
 import dataclasses
 import functools
