@@ -44,6 +44,7 @@ _IGNORED: Final = {
     "near_identity", "pad_vocab_to_multiple_of", "generator",
 }  # fmt: skip
 _POOLER: Final = "pooler"
+_VOCABULARY: Final = "vocab_size"
 
 
 class _Row(NamedTuple):
@@ -121,8 +122,14 @@ def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Compar
 
 
 def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
-    """Returns the architecture of both, without rows for the hardware; UserError if it differs."""
+    """Returns the architecture of both, without rows for the hardware, and without rows that have
+    no entry if one of both has fewer; UserError if it differs."""
     settings, others = _settings(model.config), _settings(other.config)
+    entries = model.tokenizer.vocab_size
+    if settings[_VOCABULARY] != others[_VOCABULARY] and entries == other.tokenizer.vocab_size:
+        settings[_VOCABULARY], others[_VOCABULARY] = (
+            min(one[_VOCABULARY], entries) for one in (settings, others)
+        )
     differ = [
         f"{name} {value} and {others[name]}"
         for name, value in settings.items()
@@ -133,7 +140,9 @@ def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
             f"{model.source} and {other.source} differ in architecture ({', '.join(differ)}); give "
             "two models of the same"
         )
-    return dataclasses.replace(model.config, pad_vocab_to_multiple_of=1)
+    return dataclasses.replace(
+        model.config, vocab_size=settings[_VOCABULARY], pad_vocab_to_multiple_of=1
+    )
 
 
 def _settings(config: ModelConfig) -> dict[str, Any]:

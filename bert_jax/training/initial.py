@@ -29,7 +29,7 @@ from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, hub_hint
+from bert_jax.errors import UserError, count, hub_hint
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
@@ -288,6 +288,9 @@ def _read(config: Config, data: RunData) -> InitialState:
     if GENERATOR in params and not is_detection:
         left_out += (f"{config.init} is a discriminator; its generator is left out",)
     vocabulary = _vocabulary(config, run, tokenizer, data)
+    kept = max(tokenizer.vocab_size, config.model.vocab_size)
+    if (unused := model.vocab_size - kept) > 0:
+        left_out += (f"{count(unused, 'row')} of the vocabulary without an entry: left out",)
     _check_architecture(config, model, optimizer.step if optimizer else 0)
     if GENERATOR in params and is_detection:
         _check_generator(config, model)

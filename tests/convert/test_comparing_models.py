@@ -113,6 +113,27 @@ def test_a_tensorflow_checkpoint_is_the_same_as_its_import(
     assert "\n2 texts, 12 tokens\n" in said
 
 
+def test_rows_without_an_entry_that_one_model_lacks_are_no_difference(
+    folder: Path, other: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As of a released model, and of a run that continues it."""
+    values = json.loads((other / "config.json").read_text())
+    entries = values["vocab_size"]
+    (other / "config.json").write_text(json.dumps(values | {"vocab_size": entries + 3}))
+
+    def wider(tensors: Tensors) -> Tensors:
+        return {
+            name: np.pad(each, [(0, 3), *[(0, 0)] * (each.ndim - 1)])
+            if len(each) == entries
+            else each
+            for name, each in tensors.items()
+        }
+
+    change(other, wider)
+    assert verify(folder / "exported", other) == verify(other, folder / "exported") == DONE
+    assert capsys.readouterr().out.splitlines()[-2:] == ["weights: all equal", SAME]
+
+
 def test_a_model_on_the_hub_is_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
