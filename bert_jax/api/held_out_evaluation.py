@@ -35,7 +35,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.metrics import spread
-from bert_jax.metrics.run_records import is_finite, objectives_in
+from bert_jax.metrics.run_records import baseline_word, is_finite, objectives_in
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import head_title, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -176,7 +176,7 @@ def _rows(scalars: Mapping[str, Any], model: str, form: str, *, of_two: bool) ->
     for name in objectives_in(scalars):
         own = f"{model}, its generator" if of_two and name == MASKED_LM.name else model
         n = int(scalars[f"{name}/count"])
-        trivial = "constant" if f"{name}/source_accuracy" in scalars else "unigram"
+        trivial = baseline_word(scalars, name)
         for what, most in (("loss", math.inf), ("accuracy", 1.0)):
             measure = f"{name.upper()} {what}{form}"
             for of, key in ((own, f"{name}/{what}"), (trivial, f"{name}/baseline_{what}")):

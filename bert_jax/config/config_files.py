@@ -31,6 +31,7 @@ ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
 _VOCABULARY = "vocab_size"
 _JOINED = (_FLAG, "module")
+_STARTS = ("model.word_initializer", "model.output_bias_initializer", "model.near_identity.")
 _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
@@ -120,7 +121,9 @@ def read_config(
     Raises:
         UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
-    return _config(plain(values[_FLAG].value), model_of, offline=offline, size_of=size_of)
+    config = _config(plain(values[_FLAG].value), model_of, offline=offline, size_of=size_of)
+    _check_start(config, config_flags.get_override_values(values[_FLAG]))
+    return config
 
 
 def _config(
@@ -171,6 +174,17 @@ def _check_detection(config: Config) -> None:
         )
 
 
+def _check_start(config: Config, changes: Mapping[str, Any]) -> None:
+    """Raises UserError for changes of initial values that `model.initializer` sets back."""
+    known = flatten(to_dict(config))
+    for key, value in changes.items():
+        if key.startswith(_STARTS) and value != known.get(key, value):
+            raise UserError(
+                f"config.{key}={value} has no effect with "
+                f'config.model.initializer="{config.model.initializer}"; set that to random'
+            )
+
+
 def load(
     name: str,
     changes: Mapping[str, Any] = MappingProxyType({}),
@@ -185,7 +199,9 @@ def load(
         UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
             value.
     """
-    return _config(updated(values_of(name), changes), model_of, size_of=size_of)
+    config = _config(updated(values_of(name), changes), model_of, size_of=size_of)
+    _check_start(config, changes)
+    return config
 
 
 def values_of(name: str) -> dict[str, Any]:

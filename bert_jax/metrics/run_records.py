@@ -108,6 +108,13 @@ def task_metrics(scalars: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def baseline_word(scalars: Mapping[str, Any], objective: str) -> str:
+    """Returns the name of an objective's baseline: the most frequent label of pairs and of replaced
+    tokens, the frequencies of tokens otherwise."""
+    of_labels = {f"{objective}/source_accuracy", f"{objective}/auc"} & set(scalars)
+    return "constant" if of_labels else "unigram"
+
+
 def margin(scalars: Mapping[str, Any], key: str, form: str) -> str:
     """Returns " ± 0.040" of a mean with a margin; "" where none is recorded, or documents are too
     few for one.

@@ -317,7 +317,7 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
     columns.append(("documents", number("documents", ",.0f")))
     for name in objectives_in(records[0]):
         pairs = f"{name}/source_accuracy" in records[0]
-        trivial = "constant" if pairs else "unigram"
+        trivial = metrics.baseline_word(records[0], name)
         columns += [
             (f"{name.upper()} predictions", number(f"{name}/count", ",.0f")),
             (f"{name.upper()} loss", number(f"{name}/loss", ".4f")),

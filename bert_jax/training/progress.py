@@ -8,7 +8,7 @@ import rich.progress
 import rich.text
 
 from bert_jax.metrics.neighbor_attention import by_layer
-from bert_jax.metrics.run_records import margin, measured_on, objectives_in, task_metrics
+from bert_jax.metrics.run_records import baseline_word, margin, measured_on, objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
 
@@ -80,10 +80,9 @@ def held_out(scalars: Mapping[str, float]) -> str:
         source = scalars.get(f"{name}/source_accuracy")
         alone = "" if source is None else f", source alone {source:.1%}"
         auc = scalars.get(f"{name}/auc")  # of labels, which have no frequencies of words
-        word = "unigram " if auc is None and not alone else "constant "
         parts.append(
             f"{name.upper()} loss {loss:.3f}{margin(scalars, f'{name}/loss', '.3f')} "
-            f"({word}{trivial_loss:.3f}), accuracy {right:.1%}"
+            f"({baseline_word(scalars, name)} {trivial_loss:.3f}), accuracy {right:.1%}"
             f"{margin(scalars, f'{name}/accuracy', '.1%')} ({trivial:.1%}{alone})"
             f"{'' if auc is None else f', AUC {auc:.3f} (0.500)'}"
         )

@@ -244,6 +244,12 @@ def test_a_wrong_config_file_is_one_line(
             {"model.generator.embedding_sharing": "gradient_disentangled"},
             "has no effect without config.data.replaced_tokens",
         ),
+        (
+            {"model.word_initializer": "cooccurrence"},
+            "config.model.word_initializer=cooccurrence has no effect with "
+            'config.model.initializer="published"; set that to random',
+        ),
+        ({"model.near_identity.head": True}, "near_identity.head=True has no effect with"),
     ],
 )
 def test_values_without_a_meaning_are_refused(changes: dict[str, Any], message: str) -> None:

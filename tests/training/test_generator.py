@@ -206,7 +206,7 @@ def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_run_records_both_networks(source: Path) -> None:
+def test_a_run_records_both_networks(source: Path, capsys: pytest.CaptureFixture) -> None:
     last = read_records(source / "run", "train")[-1]
     names = {"loss", "accuracy", "precision", "recall", "auc", "right_draws", "baseline_accuracy"}
     assert {f"rtd/{name}" for name in names} <= last.keys()
@@ -214,6 +214,8 @@ def test_a_run_records_both_networks(source: Path) -> None:
     assert last["mlm/loss"] > last["rtd/loss"] > 0
     (record,) = evaluate_run(source / "run")
     assert {"mlm/loss", "rtd/loss", "rtd/auc", "rtd/loss_margin"} <= record.keys()
+    head = next(line for line in capsys.readouterr().out.splitlines() if "RTD loss" in line)
+    assert re.search(r"MLM loss +unigram .*RTD loss +constant ", head)
     words, tokens = held_out(record).split("; ")[:2]
     assert re.match(r"MLM loss .*\(unigram ", words)
     assert re.match(r"RTD loss .*\(constant .*, AUC 0\.", tokens)
