@@ -43,10 +43,12 @@ def vocab_size(
 
 def _of_store(store: object, *, offline: bool) -> int | None:
     from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
+    from bert_jax.storage.hub import check_not_hub
     from bert_jax.storage.remote import is_remote
 
     if not isinstance(store, str) or not store:
         return None
+    check_not_hub(store, "config.data.store=")
     if is_remote(store):
         return None if offline else int(read_manifest(store)["vocab_size"])
     if (Path(store) / MANIFEST).is_file():

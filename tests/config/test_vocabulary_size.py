@@ -11,6 +11,8 @@ from tiny_words import TINY
 from bert_jax import cli
 from bert_jax.config.config_files import load
 from bert_jax.config.shipped import shipped
+from bert_jax.config.vocabulary import vocab_size
+from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
 
 WORDS = [word for word in TINY if "vocab_size" not in word]
@@ -64,6 +66,12 @@ def test_a_run_records_the_size_and_resumes_with_it(store: str, tmp_path: Path) 
     assert cli.main(words) == DONE
     recorded = json.loads((tmp_path / "config.json").read_text())["config"]
     assert recorded["model"]["vocab_size"] == 100
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_store_on_the_hub_is_refused_before_a_job_is_submitted(*, offline: bool) -> None:
+    with pytest.raises(UserError, match="^config.data.store=hf:me/store: not read from the hub"):
+        vocab_size({"data.store": "hf:me/store"}, offline=offline)
 
 
 def test_a_given_size_that_does_not_fit_is_one_line(
