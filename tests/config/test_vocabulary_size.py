@@ -70,7 +70,7 @@ def test_a_run_records_the_size_and_resumes_with_it(store: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_store_on_the_hub_is_refused_before_a_job_is_submitted(*, offline: bool) -> None:
-    with pytest.raises(UserError, match="^config.data.store=hf:me/store: not read from the hub"):
+    with pytest.raises(UserError, match=r"^config\.data\.store=hf:me/store: not read from the hub"):
         vocab_size({"data.store": "hf:me/store"}, offline=offline)
 
 
