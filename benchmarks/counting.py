@@ -57,24 +57,24 @@ def times_of_parts(model: Any, store: Any) -> dict[str, float]:
     from bert_jax.training import word_start
 
     seconds, start = {}, time.perf_counter()
-    found = counts(model, store)
+    text = word_start.training_text(store)
+    found = counts(model, text)
     seconds["counts"] = time.perf_counter() - start
     start, words = time.perf_counter(), vectors(model, found)
     seconds["vectors"] = time.perf_counter() - start
     if word_start.has_neighbor_maps(model):
         start = time.perf_counter()
-        word_start.head_maps(model, store, words)
+        word_start.head_maps(model, text, words)
         seconds["heads of the first layer"] = time.perf_counter() - start
     return seconds
 
 
-def counts(model: Any, store: Any) -> Any:
+def counts(model: Any, text: Any) -> Any:
     from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences, window_weights
-    from bert_jax.training.word_start import MOST_TOKENS
 
     window = window_weights(model.cooccurrence.window)
     with ThreadPoolExecutor(CORES) as pool:
-        return count_cooccurrences(store.train, store.vocab_size, window, pool, MOST_TOKENS)
+        return count_cooccurrences(text, window, pool)
 
 
 def vectors(model: Any, found: Any) -> Any:
@@ -90,10 +90,11 @@ def compare(model: Any, store: Any) -> None:
     import scipy.sparse.linalg
 
     from bert_jax.data_pipeline.analysis import word_vectors
+    from bert_jax.training.word_start import training_text
 
-    found, width = counts(model, store), model.table_width
+    found, width = counts(model, training_text(store)), model.table_width
     with ThreadPoolExecutor(CORES) as pool:
-        rows, of_transposed = word_vectors.information(found, model.cooccurrence.smoothing)
+        rows, of_transposed = word_vectors.information(found, model.cooccurrence.smoothing, pool)
         _, values = word_vectors.decompose(rows, of_transposed, width, pool)
     offsets, others, elements = rows
     matrix = scipy.sparse.csr_array((elements, others, offsets))

@@ -74,14 +74,17 @@ def count(params: Any, model: Any, store: Any) -> None:
     """Starts words and the output bias from counts, with the exact singular vectors."""
     import scipy.sparse.linalg
 
-    from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences, window_weights
+    from bert_jax.data_pipeline.analysis.cooccurrence import (
+        count_cooccurrences,
+        text_of,
+        window_weights,
+    )
     from bert_jax.model.positional_heads import TRUNCATED
 
     size, width = store.vocab_size, model.hidden_size
     with ThreadPoolExecutor() as pool:
-        found = count_cooccurrences(
-            store.train, size, window_weights(model.cooccurrence.window), pool, 10**9
-        )
+        text = text_of(store.train, size, 10**9)
+        found = count_cooccurrences(text, window_weights(model.cooccurrence.window), pool)
     place = found.weights, found.others, found.offsets
     near = scipy.sparse.csr_array(place, shape=(size, size)).tocoo()
     row, column = near.coords

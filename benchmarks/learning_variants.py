@@ -12,7 +12,6 @@ paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` ar
 
 import argparse
 import hashlib
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -215,8 +214,10 @@ def train(options: argparse.Namespace, out: Path, name: str, changes: Sequence[s
         *(f"--config.{change}" for change in changes),
     ]  # fmt: skip
     run_command(words, workdir.with_suffix(".log"), ONE_CORE)
-    records = (json.loads(line) for line in (workdir / "metrics.jsonl").open())
-    losses = [r["mlm/loss"] for r in records if r.get("kind") == "eval"]
+    from bert_jax.metrics.run_records import read_records
+
+    # A run that was stopped and came back has some of its steps twice.
+    losses = [record["mlm/loss"] for record in read_records(workdir / "metrics.jsonl", "eval")]
     harness.record(name=name, changes=changes, losses=losses)
     print(f"# {name}, {changes[-1]}: {' '.join(f'{loss:.3f}' for loss in losses)}", flush=True)
     return losses

@@ -29,6 +29,7 @@ from bert_jax.training.state_sharding import State
 from bert_jax.training.word_start import (
     entry_paths,
     key_of,
+    training_text,
     with_rows,
     word_vectors,
 )
@@ -58,7 +59,7 @@ def start_entries(
     def compute() -> tuple[Arrays, str]:
         vectors = np.zeros((store.vocab_size, 1), np.float32)
         if store.vocab_size >= config.model.table_width:
-            vectors = word_vectors(config.model, store)
+            vectors = word_vectors(config.model, store, training_text(store))
         found = aligned(vectors, store.train.token_counts, copied, own)
         store.files.check()
         return found

@@ -8,7 +8,13 @@ import rich.progress
 import rich.text
 
 from bert_jax.metrics.neighbor_attention import by_layer
-from bert_jax.metrics.run_records import baseline_word, margin, measured_on, objectives_in, task_metrics
+from bert_jax.metrics.run_records import (
+    baseline_word,
+    margin,
+    measured_on,
+    objectives_in,
+    task_metrics,
+)
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
 

@@ -24,7 +24,12 @@ import threadpoolctl
 
 from bert_jax.checkpoint.fingerprint import path_of
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.data_pipeline.analysis.cooccurrence import count_cooccurrences, window_weights
+from bert_jax.data_pipeline.analysis.cooccurrence import (
+    Text,
+    count_cooccurrences,
+    text_of,
+    window_weights,
+)
 from bert_jax.data_pipeline.analysis.neighbor_maps import neighbor_maps
 from bert_jax.data_pipeline.analysis.word_vectors import RAREST, spectral_vectors
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -99,33 +104,38 @@ def count_words(model: ModelConfig, store: TokenStore) -> Arrays:
     [A, H, D], and "outputs", float32 [A, D, H], of the heads of the first layer."""
     arrays = dict[str, np.ndarray]()
     if model.word_initializer == "cooccurrence" and store.vocab_size >= model.table_width:
-        words = word_vectors(model, store)
+        text = training_text(store)
+        words = word_vectors(model, store, text)
         if words.any():
             arrays[WORDS] = words
         if words.any() and has_neighbor_maps(model):
-            arrays[VALUES], arrays[OUTPUTS] = head_maps(model, store, words)
+            arrays[VALUES], arrays[OUTPUTS] = head_maps(model, text, words)
     if model.output_bias_initializer == "frequencies":
         logs = np.log(store.train.token_counts + 1.0)
         arrays[BIAS] = (logs - logs.mean()).astype(np.float32)
     return arrays
 
 
-def word_vectors(model: ModelConfig, store: TokenStore) -> np.ndarray:
+def training_text(store: TokenStore) -> Text:
+    """Returns the text of a store that is counted."""
+    return text_of(store.train, store.vocab_size, MOST_TOKENS)
+
+
+def word_vectors(model: ModelConfig, store: TokenStore, text: Text) -> np.ndarray:
     """Returns the vectors of the entries of a store, which are at least as many as the width:
-    float32 [V, H], rows of length 1; zeros for special tokens and rare entries."""
+    float32 [V, H], rows of length 1; zeros for special tokens and rare entries.
+
+    text: of its training split.
+    """
     about = model.cooccurrence
     with ThreadPoolExecutor(available_cores()) as pool:
-        found = count_cooccurrences(
-            store.train, store.vocab_size, window_weights(about.window), pool, MOST_TOKENS
-        )
+        found = count_cooccurrences(text, window_weights(about.window), pool)
         words = spectral_vectors(found, model.table_width, about.smoothing, about.exponent, pool)
     words[list(store.special)] = 0
     return words
 
 
-def head_maps(
-    model: ModelConfig, store: TokenStore, vectors: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def head_maps(model: ModelConfig, text: Text, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns values and outputs of the heads of the first layer, from words of these directions.
 
     The input of the layer is the sum of the embeddings of words, positions and types, normalized.
@@ -135,13 +145,12 @@ def head_maps(
         spread = np.cov(table.T, bias=True)
     with ThreadPoolExecutor(available_cores()) as pool:
         values, outputs = neighbor_maps(
-            store.train,
+            text,
             words,
             spread,
             model.head_offsets,
             model.head_dim,
             model.cooccurrence.smoothing,
-            MOST_TOKENS,
             pool,
         )
     variance = np.mean(words[words.any(axis=1)] ** 2) + np.mean(table**2)

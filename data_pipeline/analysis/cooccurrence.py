@@ -18,7 +18,22 @@ from bert_jax.data_pipeline.analysis.baselines import spread_documents, tokens_p
 from bert_jax.data_pipeline.random.numba_jit import compiled
 from bert_jax.data_pipeline.store.split import Split
 
-_BLOCKS = 256  # of rows, each with about as many tokens: what one thread does at a time
+_BLOCKS = 256  # of rows: what one thread does at a time
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of a split, and where each entry of the vocabulary stands in it.
+
+    Attributes:
+        tokens: int32, -1 before and after each document.
+        counts: of each entry, int64 [V].
+        places: in `tokens`, of all entries in turn, int32.
+    """
+
+    tokens: np.ndarray
+    counts: np.ndarray
+    places: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -45,41 +60,43 @@ def window_weights(window: int) -> dict[int, float]:
     return {offset: 1.0 / abs(offset) for offset in range(-window, window + 1) if offset}
 
 
-def count_cooccurrences(
-    split: Split,
-    vocab_size: int,
-    weights: Mapping[int, float],
-    pool: ThreadPoolExecutor,
-    most_tokens: int,
-) -> Cooccurrences:
-    """Returns the co-occurrences in a split.
-
-    Memory: 8 bytes per token, and up to 16 per non-zero element.
-
-    Args:
-        weights: offset in tokens -> what a pair at this offset counts.
-        most_tokens: from a larger split, evenly spread documents with at most this many tokens are
-            read.
-    """
+def text_of(split: Split, vocab_size: int, most_tokens: int) -> Text:
+    """Returns the text of a split; of a larger one than `most_tokens`, that of evenly spread
+    documents with at most this many tokens. Memory: 8 bytes per token."""
     taken = spread_documents(split, most_tokens)
-    text = _text(np.asarray(split.tokens), tokens_per_document(split), taken)
-    counts, places = _by_entry(text, vocab_size)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], _BLOCKS + 1)[1:-1])
-    bounds = np.unique([0, *cuts, vocab_size])
+    tokens = _text(np.asarray(split.tokens), tokens_per_document(split), taken)
+    return Text(tokens, *_by_entry(tokens, vocab_size))
 
+
+def count_cooccurrences(
+    text: Text, weights: Mapping[int, float], pool: ThreadPoolExecutor
+) -> Cooccurrences:
+    """Returns the co-occurrences in a text. Memory: up to 16 bytes per non-zero element.
+
+    weights: offset in tokens -> what a pair at this offset counts.
+    """
+    starts = np.concatenate([[0], np.cumsum(text.counts)])
     farthest = max(map(abs, weights))
     by_side = np.zeros((2, farthest + 1))  # before, after
     for offset, weight in weights.items():
         by_side[int(offset > 0), abs(offset)] = weight
 
     def rows(block: tuple[int, int]) -> tuple[np.ndarray, ...]:
-        return _rows(text, places, starts, *block, by_side)
+        return _rows(text.tokens, text.places, starts, *block, by_side)
 
-    blocks = [*pool.map(rows, itertools.pairwise(bounds))]
+    blocks = [*pool.map(rows, even_blocks(starts))]
     sizes, others, found, sums = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Cooccurrences(counts, offsets, others, found, sums)
+    return Cooccurrences(text.counts, offsets, others, found, sums)
+
+
+def even_blocks(starts: np.ndarray) -> list[tuple[int, int]]:
+    """Returns the first and last row, not included, of blocks of rows with about as many elements.
+
+    starts: where each row begins, and the last ends.
+    """
+    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], _BLOCKS + 1)[1:-1])
+    return [*itertools.pairwise(np.unique([0, *cuts, len(starts) - 1]).tolist())]
 
 
 @compiled

@@ -13,6 +13,7 @@ from bert_jax.data_pipeline.analysis import cooccurrence
 from bert_jax.data_pipeline.analysis.cooccurrence import (
     Cooccurrences,
     count_cooccurrences,
+    text_of,
     window_weights,
 )
 
@@ -26,7 +27,7 @@ def counted(
 ) -> Cooccurrences:
     split = make_split("train", documents, IDS)
     with ThreadPoolExecutor(threads) as pool:
-        return count_cooccurrences(split, IDS, window_weights(window), pool, most)
+        return count_cooccurrences(text_of(split, IDS, most), window_weights(window), pool)
 
 
 def dense(found: Cooccurrences) -> np.ndarray:

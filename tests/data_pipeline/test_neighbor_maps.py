@@ -7,6 +7,7 @@ import pytest
 from stores import StoredDocument, make_split
 
 from bert_jax.data_pipeline.analysis import neighbor_maps
+from bert_jax.data_pipeline.analysis.cooccurrence import text_of
 from bert_jax.data_pipeline.store.split import Split
 
 IDS, WIDTH = 9, 3
@@ -29,7 +30,7 @@ def words() -> np.ndarray:
 def maps(split, words, spread, offsets, *, rank=WIDTH, threads=2) -> tuple[np.ndarray, np.ndarray]:
     with ThreadPoolExecutor(threads) as pool:
         return neighbor_maps.neighbor_maps(
-            split, words, spread, offsets, rank, smoothing=0.75, most_tokens=10**6, pool=pool
+            text_of(split, IDS, 10**6), words, spread, offsets, rank, smoothing=0.75, pool=pool
         )
 
 

@@ -14,6 +14,7 @@ from bert_jax.data_pipeline.analysis import word_vectors
 from bert_jax.data_pipeline.analysis.cooccurrence import (
     Cooccurrences,
     count_cooccurrences,
+    text_of,
     window_weights,
 )
 from bert_jax.data_pipeline.analysis.word_vectors import spectral_vectors
@@ -35,7 +36,7 @@ def found() -> Cooccurrences:
     documents += [StoredDocument([[IDS - 2, 0, 1]])] * 2 + [StoredDocument([[IDS - 1]])] * 9
     split = make_split("train", documents, IDS)
     with ThreadPoolExecutor(2) as pool:
-        return count_cooccurrences(split, IDS, window_weights(4), pool, 10**6)
+        return count_cooccurrences(text_of(split, IDS, 10**6), window_weights(4), pool)
 
 
 def vectors(found: Cooccurrences, width: int, threads: int = 2, **settings: float) -> np.ndarray:
@@ -84,11 +85,24 @@ def test_the_number_of_threads_changes_no_bit(found, threads, monkeypatch) -> No
     np.testing.assert_array_equal(vectors(found, 5), vectors(found, 5, threads))
 
 
+@pytest.mark.parametrize("last", [0.0, 1e-9, 1e-4, 1.0])
+def test_columns_become_orthogonal_whatever_they_share(last: float) -> None:
+    """The last column is another one but for noise of this size."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 6)).astype(np.float32) * [1e3, 10, 1, 1, 1, 1]
+    x = np.c_[x[:, :5], x[:, 1] + last * x[:, 5]].astype(np.float32)
+    with ThreadPoolExecutor(2) as pool:
+        q, triangle = word_vectors._orthogonal(pool, x)
+    np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-5)
+    np.testing.assert_allclose(q @ triangle, x, atol=1e-3)
+    assert not np.tril(triangle, -1).any()
+
+
 @given(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_any_text_has_finite_vectors_of_any_width(texts) -> None:
     split = make_split("train", [StoredDocument([text]) for text in texts], 8)
     with ThreadPoolExecutor(1) as pool:
-        found = count_cooccurrences(split, 8, window_weights(2), pool, 10**6)
+        found = count_cooccurrences(text_of(split, 8, 10**6), window_weights(2), pool)
     for width in (1, 8):
         x = vectors(found, width, 1)
         assert x.shape == (8, width)
@@ -102,8 +116,9 @@ def test_real_text_keeps_the_energy_of_scipys_decomposition(real_data, tmp_path)
     source = parse_source(f"dump:{real_data}/wikipedia/enwiki-pages-articles-fragment.xml.bz2")
     store = build_store([source], tokenizer, tmp_path / "store")
     with ThreadPoolExecutor(2) as pool:
-        found = count_cooccurrences(store.train, store.vocab_size, window_weights(4), pool, 10**7)
-        rows, of_transposed = word_vectors.information(found, 0.75)
+        text = text_of(store.train, store.vocab_size, 10**7)
+        found = count_cooccurrences(text, window_weights(4), pool)
+        rows, of_transposed = word_vectors.information(found, 0.75, pool)
         _, values = word_vectors.decompose(rows, of_transposed, 128, pool)
     offsets, others, elements = rows
     matrix = scipy.sparse.csr_array((elements, others, offsets))
