@@ -107,12 +107,18 @@ def runs_table(runs: Sequence[Status]) -> tuple[Sequence[str], list[tuple[str, .
 
 
 def names(runs: Sequence[Status]) -> list[str]:
-    """Returns the name of each run's folder, or its whole path where two have the same."""
-    short = [run.workdir.rstrip("/").rpartition("/")[2] or run.workdir for run in runs]
-    return [
-        name if short.count(name) == 1 else run.workdir
-        for name, run in zip(short, runs, strict=True)
-    ]
+    """Returns the end of each run's path that tells it from the others, such as `counted/0`; a
+    number alone, which is a seed in an ablation, has its folder's name, too."""
+    paths = [run.workdir.rstrip("/").split("/") for run in runs]
+
+    def short(path: list[str]) -> str:
+        for parts in range(1 + path[-1].isdecimal(), len(path)):
+            end = path[-parts:]
+            if sum(other[-parts:] == end for other in paths) == 1:
+                return "/".join(end)
+        return "/".join(path)
+
+    return [*map(short, paths)]
 
 
 def _of_run(name: str, run: Status) -> tuple[str, ...]:

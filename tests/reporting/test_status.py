@@ -25,7 +25,7 @@ from bert_jax.metrics.flops import step_flops
 from bert_jax.objectives.known_objectives import chosen
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.reporting.status import as_json, read_status
-from bert_jax.reporting.status_text import render
+from bert_jax.reporting.status_text import names, render
 from bert_jax.training import claim
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
@@ -103,7 +103,7 @@ def test_several_runs_are_shown(config, tmp_path, capsys):
 
 
 def test_the_page_of_several_runs_has_their_curves_over_each_other(config, tmp_path, capsys):
-    """A name may hold anything; of two folders of one name the paths are shown."""
+    """A name may hold anything; of two folders of one name the folders above, too."""
     runs = [
         folder_of_a_run(tmp_path / name, config, steps)
         for name, steps in (("one/<b>$x$", 20), ("two/<b>$x$", 30), ("c", 10))
@@ -121,7 +121,7 @@ def test_the_page_of_several_runs_has_their_curves_over_each_other(config, tmp_p
     assert "sea 25%" in said
     assert "[MASK] was calm" in said
     assert said.index(" device hours ") < said.index("step 20 of 100")
-    assert f"3 runs: {tmp_path}/one/&lt;b&gt;$x$, {tmp_path}/two/&lt;b&gt;$x$, c" in text
+    assert "3 runs: one/&lt;b&gt;$x$, two/&lt;b&gt;$x$, c" in text
     assert "<b>" not in text
     assert "<i>" not in text
     # Losses and accuracies of two objectives, and the speed, of all runs.
@@ -130,6 +130,22 @@ def test_the_page_of_several_runs_has_their_curves_over_each_other(config, tmp_p
     assert '<span class="right">sea 25%</span>' in text
     shown = [int(step) for step in re.findall(r"<th[^>]*>step (\d+)</th>", text)]
     assert shown == [0, 1, 3, 4, 6, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/x/a", "/x/b/"], ["a", "b"]),
+        (["gs://k/counted start/0", "/x/c"], ["counted start/0", "c"]),
+        (["/x/p/a", "/y/p/a", "/y/q/a"], ["x/p/a", "y/p/a", "q/a"]),
+        (["a", "b/a"], ["a", "b/a"]),
+        (["/1"], ["/1"]),
+    ],
+)
+def test_runs_have_the_shortest_names_that_tell_them_apart(config, tmp_path, paths, expected):
+    run = read_status(folder_of_a_run(tmp_path / "run", config, 10))
+    runs = [dataclasses.replace(run, workdir=path) for path in paths]
+    assert names(runs) == expected
 
 
 def test_the_cost_is_that_of_all_starts(config, tmp_path):
