@@ -18,6 +18,9 @@ at 8,192, as there; the local one is 10,000 in all phases.
 
 micro_batches: 12 rows of 1,024 tokens or 1 of 8,192 at a time on each of 16 devices with 16 GB
 (v5e-16): compiled with layers in a loop (docs/compile.md), not run.
+
+Hours by the TPU compiler, layers in a loop (docs/compile.md): 484, 75 and 15 for the three phases
+on v5e-16.
 """
 
 from ml_collections import ConfigDict
