@@ -21,6 +21,7 @@ from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, to_dict, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
+from bert_jax.config.starts import check_start
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import SizeOf, vocab_size
 from bert_jax.errors import UserError, nearest
@@ -31,7 +32,6 @@ ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
 _VOCABULARY = "vocab_size"
 _JOINED = (_FLAG, "module")
-_STARTS = ("model.word_initializer", "model.output_bias_initializer", "model.near_identity.")
 _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
@@ -122,7 +122,7 @@ def read_config(
         UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
     config = _config(plain(values[_FLAG].value), model_of, offline=offline, size_of=size_of)
-    _check_start(config, config_flags.get_override_values(values[_FLAG]))
+    check_start(config, config_flags.get_override_values(values[_FLAG]))
     return config
 
 
@@ -174,17 +174,6 @@ def _check_detection(config: Config) -> None:
         )
 
 
-def _check_start(config: Config, changes: Mapping[str, Any]) -> None:
-    """Raises UserError for changes of initial values that `model.initializer` sets back."""
-    known = flatten(to_dict(config))
-    for key, value in changes.items():
-        if key.startswith(_STARTS) and value != known.get(key, value):
-            raise UserError(
-                f"config.{key}={value} has no effect with "
-                f'config.model.initializer="{config.model.initializer}"; set that to random'
-            )
-
-
 def load(
     name: str,
     changes: Mapping[str, Any] = MappingProxyType({}),
@@ -200,7 +189,7 @@ def load(
             value.
     """
     config = _config(updated(values_of(name), changes), model_of, size_of=size_of)
-    _check_start(config, changes)
+    check_start(config, changes)
     return config
 
 

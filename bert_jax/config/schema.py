@@ -38,6 +38,7 @@ from bert_jax.config.ranges import (
     Seconds,
 )
 from bert_jax.config.serialization import from_dict, to_dict, updated
+from bert_jax.config.starts import check_start
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.config.words_seen import parse_words
 from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
@@ -374,7 +375,9 @@ class Config:
         by_key = {changes: value} if isinstance(changes, str) else changes
         keys, complete = self._unset
         values = updated(to_dict(self), {**dict.fromkeys(keys), **by_key})
-        return complete(values, previous=self.model)
+        config = complete(values, previous=self.model)
+        check_start(config, by_key)
+        return config
 
     def with_unset(self, keys: tuple[str, ...], complete: Callable[..., "Config"]) -> "Config":
         """Returns the configuration, with the keys that its file does not set, for `replace`.

@@ -1,10 +1,18 @@
 """Settings of initial values."""
 
 import dataclasses
-from typing import Annotated
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 from bert_jax.config.ranges import Amount, Layers, Positive
 from bert_jax.data_pipeline.settings import Share, Within
+from bert_jax.errors import UserError
+
+# Keys that `model.initializer = "published"` sets back.
+_SET_BACK: Final = (
+    "model.word_initializer", "model.output_bias_initializer", "model.near_identity.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,3 +54,18 @@ class NearIdentityConfig:
     head: bool = False
     feed_forward: Amount = 1.0  # factor of the random values of each feed-forward output
     attention: Amount = 1.0  # the same of each attention output
+
+
+def check_start(config: Any, changes: Mapping[str, Any]) -> None:
+    """Raises UserError for a change of initial values that `model.initializer` has set back.
+
+    Args:
+        config: a `Config` with these changes.
+        changes: the value that was asked for, by key.
+    """
+    for key, value in changes.items():
+        if key.startswith(_SET_BACK) and value != functools.reduce(getattr, key.split("."), config):
+            raise UserError(
+                f"config.{key}={value} has no effect with "
+                f'config.model.initializer="{config.model.initializer}"; set that to random'
+            )

@@ -127,7 +127,7 @@ def decompose(
         q, triangle = _orthogonal(pool, matrix @ (transposed @ q) - shift * q)
         shift = max(shift, (shift + np.linalg.svd(triangle, compute_uv=False)[-1]) / 2)
     # Q^T M has the left singular vectors that the triangle of its transpose has on the right.
-    triangle = np.linalg.qr(transposed @ q, mode="r")
+    _, triangle = _orthogonal(pool, transposed @ q)
     _, values, right = np.linalg.svd(triangle)
     return q @ right[:width].T, values[:width]
 

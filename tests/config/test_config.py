@@ -257,6 +257,16 @@ def test_values_without_a_meaning_are_refused(changes: dict[str, Any], message: 
         load("tiny", changes)
 
 
+def test_a_start_that_is_set_back_is_refused_in_python_too() -> None:
+    config = load("demo")
+    published = config.replace("model.initializer", "published")  # says nothing of the others
+    assert published.model.word_initializer == "random"
+    with pytest.raises(UserError, match=r"word_initializer=cooccurrence has no effect with"):
+        published.replace("model.word_initializer", "cooccurrence")
+    again = {"model.initializer": "random", "model.word_initializer": "cooccurrence"}
+    assert published.replace(again).model.word_initializer == "cooccurrence"
+
+
 def test_a_generator_without_effect_is_read_from_a_record_and_may_be_switched_off() -> None:
     config = load("electra_small")
     plain = config.replace("data.replaced_tokens", False)
