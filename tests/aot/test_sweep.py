@@ -325,7 +325,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
 @pytest.mark.processes
 def test_a_sweep_with_the_real_compiler_ends_in_flags_that_compile() -> None:
     words = ("--config=tiny", "--topology=v5e-4", "--config.model.num_hidden_layers=1")
-    done = compile_for(*words, "--sweep", "--sweep_minutes=0.5", "--json")
+    done = compile_for(*words, "--sweep", "--sweep_minutes=5", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found["tried"]) >= 2
