@@ -67,11 +67,11 @@ def prepare(source: Path | None, folder: Path) -> None:
     import jax
 
     from bert_jax.config.task_model import without_head
+    from bert_jax.convert.run_encoder import encoder_of_run
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.objectives.pretraining_model import init_params
     from bert_jax.publish.export import export
     from bert_jax.publish.model_card import Card
-    from bert_jax.publish.sentence_files import encoder_of_run
 
     if source is None:
         sentences = [text for text in embed.texts_of(None) if "\t" not in text]

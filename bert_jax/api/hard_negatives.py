@@ -21,6 +21,7 @@ from bert_jax.api.corpus_search import (
     query_vectors,
 )
 from bert_jax.api.model import Model
+from bert_jax.data_pipeline.sources.tab_rows import fits_tab_row, tab_row
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.rows import wrong_row
@@ -178,12 +179,12 @@ Write = Callable[[Path, Sequence[str], Sequence[tuple[int, Sequence[str]]]], str
 def _tsv(pairs: Path, names: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]) -> str:
     for row, texts in rows:
         for name, text in zip(names, texts, strict=True):
-            if "\t" in text or len(text.splitlines()) > 1:
+            if not fits_tab_row(text):
                 wrong_row(
                     pairs, row, f"its {name} has a tab or a line end, which a .tsv cannot hold; "
                     "give a name that ends with .jsonl"
                 )  # fmt: skip
-    return "".join("\t".join(fields) + "\n" for fields in (names, *(texts for _, texts in rows)))
+    return "".join(tab_row(fields) + "\n" for fields in (names, *(texts for _, texts in rows)))
 
 
 def _csv(pairs: Path, names: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]) -> str:

@@ -18,6 +18,7 @@ from bert_jax.checkpoint.manager import load_params
 from bert_jax.config.recorded import config_of, trained_model_of
 from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import sentence_metrics
@@ -38,7 +39,6 @@ from bert_jax.metrics.retrieval import (
     reciprocal_rank_at,
 )
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
-from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.workdir.layout import Workdir, split_step
 
 _FOUND: Final = 10  # documents of a query

@@ -360,10 +360,12 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
     with _naming_other_steps(workdir, step):
         meta = read_meta(workdir.checkpoints, step)
     why = identity.foreign_reason(meta, known) if known else ""
-    if why:
+    if known and why:
+        task = known["config"].get("task", {}).get("name", "")  # none in runs of old versions
+        command = description.training_command(task)
         raise UserError(
             f"{workdir.checkpoints / str(step)}: {why}; give the --step of another checkpoint. "
-            "`bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
+            f"`{command}` moves it to quarantine, or adopts it with --adopt"
         )
     return meta
 

@@ -36,7 +36,7 @@ def document_sd(sums: np.ndarray, counts: np.ndarray) -> float:
 
 def margin(sums: np.ndarray, counts: np.ndarray) -> float:
     """Returns half the width of the 95 % interval of sums.sum() / counts.sum(), by Student's t over
-    the effective documents; NaN of one document.
+    the effective documents; NaN of fewer than two: t knows no limit near 0 degrees of freedom.
 
     Args: as `document_sd`; documents without predictions do not count.
     """
@@ -44,7 +44,6 @@ def margin(sums: np.ndarray, counts: np.ndarray) -> float:
 
     asked = counts > 0
     sums, counts = sums[asked], counts[asked]
-    if len(counts) < 2:
+    if not len(counts) or (documents := effective_documents(counts)) < 2:
         return math.nan
-    freedom = effective_documents(counts) - 1
-    return float(special.stdtrit(freedom, 0.975)) * document_sd(sums, counts)
+    return float(special.stdtrit(documents - 1, 0.975)) * document_sd(sums, counts)

@@ -26,6 +26,7 @@ from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import ORIGIN, to_config_json
 from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sentence_encoder import ABOUT, ENCODER, MODULES, SentenceEncoder
 from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
@@ -38,7 +39,7 @@ from bert_jax.objectives.replaced_token_model import generator_of, generator_par
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
 from bert_jax.publish.model_card import Card, render
-from bert_jax.publish.sentence_files import encoder_of_run, sentence_files
+from bert_jax.publish.sentence_files import sentence_files
 from bert_jax.publish.weight_writer import (
     DEFAULT_FORMAT,
     WEIGHT_FILE,

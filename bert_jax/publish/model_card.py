@@ -7,11 +7,11 @@ from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.convert.run_encoder import PASSAGES, QUERY
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING, find
 from bert_jax.objectives.objective import Objective
 from bert_jax.publish import task_card
-from bert_jax.publish.sentence_files import PASSAGES, QUERY
 from bert_jax.publish.side_heads import other_heads
 from bert_jax.publish.task_card import TaskFacts
 from bert_jax.reporting import held_out_table

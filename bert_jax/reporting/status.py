@@ -262,9 +262,10 @@ def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[fl
             for phase, steps, count in zip(config.phases, done, rows, strict=True)
         ]
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        command = description.training_command(config.task.name)
         raise UserError(
             f"{workdir.config_json}: damaged, the number of rows per epoch is missing; "
-            "`bert-jax pretrain` with the run's own flags rewrites it"
+            f"`{command}` with the run's own flags rewrites it"
         ) from None
 
 

@@ -10,6 +10,7 @@ from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.storage.reader_errors import VALUE_ERRORS
 from bert_jax.training import progress
+from bert_jax.workdir.description import training_command
 
 _MAX_LISTED = 5  # attempts and skipped steps that are listed
 _NEAR = 30  # characters shown on each side of a hidden word
@@ -48,7 +49,8 @@ def state(status: Status) -> str:
         return ", ".join(filter(None, (f"running: {last}", left)))
     words = f"not running: {last}"
     if left:
-        words += f", {left}; run the same `bert-jax pretrain` command again to resume"
+        command = training_command(status.task)
+        words += f", {left}; run the same `{command}` command again to resume"
     return words
 
 

@@ -20,6 +20,7 @@ from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
@@ -27,6 +28,7 @@ from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, hub_hint
@@ -42,7 +44,7 @@ from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
 from bert_jax.storage.remote import storage_errors
-from bert_jax.training import claim, optimizer_state
+from bert_jax.training import claim, initial_encoder, optimizer_state
 from bert_jax.training.initial_vocabulary import (
     VocabularyRows,
     extended,
@@ -256,16 +258,17 @@ def _read(config: Config, data: RunData) -> InitialState:
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
     others: Mapping[str, np.ndarray] = {}
-    left_out: tuple[str, ...] = ()
     words: float | None = None
     if run.is_run():
         (step,) = find_steps(run, step)
+        meta = read_own_meta(run, step, known_run(run))
+        sentence = encoder_of_run(config_of(meta))
         read = read_checkpoint(config.init, run, step, config.init_weights)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
             others = optimizer_state.average_of(run, step, config)
-            words = words_reached.words_at(read_own_meta(run, step, known_run(run)), step)
+            words = words_reached.words_at(meta, step)
     else:
         if config.init_weights == "ema":
             raise UserError(
@@ -274,16 +277,15 @@ def _read(config: Config, data: RunData) -> InitialState:
             )
         with local_folder(path, optimizer=carry) as folder:
             stored = read_folder(folder)
-            model, tokenizer = stored.config, stored.tokenizer
+            model, tokenizer, sentence = stored.config, stored.tokenizer, stored.sentence
             origin = str(stored.values.get(ORIGIN, ""))
             if hub.is_hub(path):
                 origin = hub.origin_of(hub.parse_model(path))
-            if stored.sentence:
-                left_out = (f"left out, of a sentence encoder: {stored.sentence.titles}",)
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
                 optimizer = optimizer_state.read_state(folder)
                 optimizer_state.check_no_average(config)
+    left_out = initial_encoder.left_out(sentence, config, data.tokenizer)
     is_detection = REPLACED_TOKENS.name in learned_by(config)
     if GENERATOR in params and not is_detection:
         left_out += (f"{config.init} is a discriminator; its generator is left out",)

@@ -132,8 +132,13 @@ def read_description(workdir: Workdir) -> dict[str, Any]:
         missing, near = not workdir.path.exists(), run_inside(workdir)
     reason = "not the workdir of a run (no valid config.json)"
     reason = "no such folder" if missing else reason
-    remedy = near or "; give the --workdir that was given to `bert-jax pretrain`"
+    remedy = near or "; give the --workdir that was given to `bert-jax pretrain` or `finetune`"
     raise UserError(f"{workdir}: {reason}{remedy}")
+
+
+def training_command(task: str) -> str:
+    """Returns the command that makes, and resumes, a run with this `config.task.name`."""
+    return f"bert-jax {'finetune' if task else 'pretrain'}"
 
 
 def run_inside(workdir: Workdir) -> str:

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from typing import Final
 
-_LONGEST: Final = 1 << 27  # characters of a value; the csv module's own limit is 131,072
+LONGEST: Final = 1 << 27  # characters of a value; the csv module's own limit is 131,072
 _ADVICE: Final = "remove the white space, or enclose the entire value in quotes and double its own"
 
 
@@ -27,7 +27,7 @@ def enclosed_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, l
 
     lines: with line ends.
     """
-    csv.field_size_limit(_LONGEST)
+    csv.field_size_limit(LONGEST)
     of_row: list[str] = []
 
     def kept() -> Iterator[str]:

@@ -5,8 +5,11 @@ value that has a tab, a line end or a quote, and double the quotes in it.
 """
 
 import csv
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
+
+from bert_jax.data_pipeline.sources.enclosed_rows import LONGEST
 
 TAB = "\t"
 
@@ -54,8 +57,25 @@ def _enclosed(row: str, width: int) -> list[str] | None:
     """Returns the values of a row of which quotes enclose some; None if its quotes are text."""
     if '"' not in row or ('""' not in row and "\n" not in row and _width(row) == width):
         return None
+    csv.field_size_limit(LONGEST)
+    lines = io.StringIO(row, newline="\n")  # other ends, such as U+2028, are in a value
     try:
-        values = next(csv.reader(row.splitlines(keepends=True), delimiter=TAB, strict=True))
+        found = [values for values in csv.reader(lines, delimiter=TAB, strict=True) if values]
     except csv.Error:
         return None
-    return values if len(values) == width else None
+    return found[0] if len(found) == 1 and len(found[0]) == width else None
+
+
+def fits_tab_row(text: str) -> bool:
+    """Returns whether a row of a table of tabs can have a value: it has no tab and no line end."""
+    return not any(end in text for end in "\t\n\r")
+
+
+def tab_row(values: Sequence[str]) -> str:
+    """Returns the line of values that fit, which `tab_rows` reads as they are: with their quotes as
+    text, or enclosed where these would be read otherwise."""
+    line = TAB.join(values)
+    if _enclosed(line, len(values)) in (None, [*values]):
+        return line
+    doubled = (value.replace('"', '""') for value in values)
+    return TAB.join(f'"{value}"' for value in doubled)

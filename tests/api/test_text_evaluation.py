@@ -17,7 +17,7 @@ from bert_jax.api.masked_scores import Scorer
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.exit_codes import DONE, FAILED
-from bert_jax.finetune.tasks.minimal_pairs import Sentence
+from bert_jax.finetune.tasks.minimal_pairs import Sentence, read_minimal_pairs
 from bert_jax.metrics.pseudo_likelihood import (
     METHODS,
     Method,
@@ -176,6 +176,17 @@ def test_pairs_are_counted_by_phenomenon(exported, tmp_path, capsys):
     assert "ties, each counted as half: 1" in found["notes"]
     of_folder = evaluated(capsys, f"--model={folder}", f"--pairs={tmp_path}")
     assert of_folder["rows"] == found["rows"]
+
+
+def test_a_folder_of_pairs_is_read_but_for_hidden_files(tmp_path):
+    """Such as a Mac writes; endings may be in capitals, as of a file that is given itself."""
+    for name, pair in zip(("b.JSONL", "c.ndjson", "a.jsonl"), PAIRS, strict=True):
+        write_pairs(tmp_path / name, [pair])
+    for name in ("._a.jsonl", ".jsonl", ".more.jsonl"):
+        (tmp_path / name).write_bytes(b"\0\5\x16\7\xff")
+    (tmp_path / "readme.txt").write_text("not a pair")
+    found = read_minimal_pairs(tmp_path)
+    assert [Path(pair.good.path).name for pair in found] == ["a.jsonl", "b.JSONL", "c.ndjson"]
 
 
 def test_a_length_is_compiled_once(exported):

@@ -288,11 +288,15 @@ def test_the_relevance_of_another_split_is_read_if_it_is_asked_for_or_alone(tmp_
     assert "queries without a document with a score above 0, left out: 1" in of_dev.notes
     with pytest.raises(UserError, match=r"qrels: no train\.tsv; give --split=dev or --split=test"):
         read_retrieval(data, "train")
+    (data / "qrels/._test.tsv").write_bytes(b"\0\5\x16\7\xff")  # as a Mac writes
     test.rename(data / "qrels/train.tsv")
     with pytest.raises(UserError, match=r"qrels: no test\.tsv; give --split=dev or --split=train"):
         read_retrieval(data)
     (data / "qrels/train.tsv").unlink()
     assert read_retrieval(data).queries == of_dev.queries
+    dev.rename(dev.with_suffix(".TSV"))
+    assert read_retrieval(data).queries == read_retrieval(data, "dev").queries == of_dev.queries
+    dev.with_suffix(".TSV").rename(dev)
     dev.unlink()
     with pytest.raises(UserError, match=r"no qrels; one of qrels/test\.tsv, qrels\.tsv"):
         read_retrieval(data)

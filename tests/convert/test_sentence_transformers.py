@@ -14,10 +14,10 @@ from small_task import pairs_config, write_pairs
 from task_steps import batches_of
 
 import bert_jax
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
-from bert_jax.publish.sentence_files import encoder_of_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.processes]
 TOLERANCE = 1e-5

@@ -19,12 +19,12 @@ from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import without_head
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
-from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.training.step import make_step_functions
 
 torch = LateImport("torch")

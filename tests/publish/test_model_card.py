@@ -14,10 +14,10 @@ from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.task_model import HeadConfig, VectorConfig, VectorLoss, with_head
 from bert_jax.config.task_settings import TaskConfig
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.model_card import Card, render
-from bert_jax.publish.sentence_files import encoder_of_run
 from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
 
 PHASES = (

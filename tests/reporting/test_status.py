@@ -15,7 +15,7 @@ import pytest
 from corpus import small_store, two_phases
 
 from bert_jax import cli
-from bert_jax.checkpoint.manager import RunCheckpoints
+from bert_jax.checkpoint.manager import RunCheckpoints, read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import flops, run_records
@@ -23,7 +23,7 @@ from bert_jax.metrics.flops import step_flops
 from bert_jax.reporting.status import as_json, read_status
 from bert_jax.reporting.status_text import names, render
 from bert_jax.training import claim
-from bert_jax.workdir import lock
+from bert_jax.workdir import description, lock
 from bert_jax.workdir.layout import Workdir
 
 
@@ -259,12 +259,30 @@ def test_the_command_needs_no_jax(config, tmp_path, capsys):
     assert "step 20 of 100" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("task", "command"), [("sst2", "finetune"), ("", "pretrain")])
+def test_a_message_names_the_command_of_the_run(task, command, config, tmp_path):
+    config = dataclasses.replace(config, task=dataclasses.replace(config.task, name=task))
+    run = folder_of_a_run(tmp_path / "run", config, 10, age=1e6)
+    assert f"left; run the same `bert-jax {command}` command again" in render(read_status(run))
+    known = description.read_description(Workdir.open(run))
+    known["data"]["train"] = "b"
+    with pytest.raises(UserError, match=f"another checkpoint. `bert-jax {command}` moves it"):
+        read_own_meta(Workdir.open(run), 10, known)
+    known["data"]["rows_per_epoch"] = []
+    (run / "config.json").write_text(json.dumps(known))
+    with pytest.raises(UserError, match=f"missing; `bert-jax {command}` with the run's own flags"):
+        read_status(run)
+
+
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
     with pytest.raises(UserError, match="not the workdir of a run"):
         read_status(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     assert cli.main(["status", f"--workdir={tmp_path}"]) == 1
-    assert "give the --workdir that was given to `bert-jax pretrain`" in capsys.readouterr().err
+    assert (
+        "give the --workdir that was given to `bert-jax pretrain` or `finetune`"
+        in capsys.readouterr().err
+    )
 
 
 def add(run: Path, kind: str, step: int, *, age: float = 0.0, **values: object) -> None:

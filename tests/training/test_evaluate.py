@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from bert_jax.checkpoint import catalog, manager
 from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.metrics import spread
 from bert_jax.metrics.neighbor_attention import SIDES
 from bert_jax.training import evaluate as evaluation
 from bert_jax.training import per_example
@@ -197,7 +199,11 @@ def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys
                 inside = examples.source == number
                 count = sums["count"][inside].sum() * one[f"{name}/{source}/loss"]
                 assert sums["loss"][inside].sum() == pytest.approx(count, rel=1e-6)
-                assert one[f"{name}/{source}/loss_margin"] > 0
+                document = examples.document[inside]
+                both = (np.bincount(document, sums[x][inside]) for x in ("loss", "count"))
+                margin = spread.margin(*both)
+                wanted = pytest.approx(margin, rel=1e-6) if math.isfinite(margin) else None
+                assert one[f"{name}/{source}/loss_margin"] == wanted
         for name, value in one.items():
             if isinstance(value, float) and not name.startswith(("attention/", "time")):
                 assert other[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name

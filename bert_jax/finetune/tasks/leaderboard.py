@@ -8,6 +8,7 @@ column more, `probability`.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from bert_jax.data_pipeline.sources.tab_rows import fits_tab_row
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.glue import Task, task_of
 
@@ -39,7 +40,7 @@ def table_of(
     rows, shares = [], probabilities if probabilities is not None else [None] * len(ids)
     for key, word, share in zip(ids, words, shares, strict=True):
         for what, text in (("id", key), ("label", word)):
-            if len(text.splitlines()) > 1 or "\t" in text:
+            if not fits_tab_row(text):
                 problem = "cannot be in a table: it has a tab or a line end"
                 raise UserError(f"{what} {text[:60]!r} {problem}")
         rows.append(f"{key}\t{word}\n" if share is None else f"{key}\t{word}\t{share:.4f}\n")

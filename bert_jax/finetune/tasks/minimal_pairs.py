@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.finetune.tasks.rows import wrong_row
-from bert_jax.finetune.tasks.table import read_rows
+from bert_jax.finetune.tasks.table import JSONL, files_in, read_rows
 from bert_jax.storage.remote import open_path
 
 GOOD: Final = "sentence_good"
@@ -42,8 +42,8 @@ class MinimalPair:
 
 
 def read_minimal_pairs(path: epath.PathLike) -> list[MinimalPair]:
-    """Reads a file that `read_rows` reads, or all .jsonl files in a folder, in the order of their
-    names.
+    """Reads a file that `read_rows` reads, or all .jsonl and .ndjson files of a folder, in the
+    order of their names.
 
     Raises:
         UserError: as `read_rows`, or there is no file or no pair, or a sentence is empty, or both
@@ -51,7 +51,7 @@ def read_minimal_pairs(path: epath.PathLike) -> list[MinimalPair]:
     """
     files = [open_path(path)]
     if files[0].is_dir():
-        files = sorted(one for one in files[0].iterdir() if one.suffix == ".jsonl")
+        files = files_in(files[0], JSONL)
         if not files:
             raise UserError(f"{path}: no .jsonl file in this folder; give one with minimal pairs")
     pairs = [pair for file in files for pair in _pairs_of(file)]

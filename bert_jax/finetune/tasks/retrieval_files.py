@@ -16,7 +16,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.glue import read_split
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
-from bert_jax.finetune.tasks.table import read_rows
+from bert_jax.finetune.tasks.table import JSONL, files_in, read_rows
 from bert_jax.metrics.retrieval import Relevance
 from bert_jax.storage.remote import open_path
 
@@ -177,8 +177,7 @@ def _find_qrels(folder: epath.PathLike, split: str | None) -> epath.Path:
     """Returns the file of relevance; UserError if there is none, with those of other splits."""
     found = open_path(folder)
     several = found / "qrels"
-    there = several.iterdir() if several.is_dir() else ()
-    tables = [path for path in sorted(there) if path.suffix in _TABLES]
+    tables = files_in(several, (*_TABLES, *JSONL)) if several.is_dir() else []
     splits = dict.fromkeys(path.stem for path in tables)
     chosen = [path for path in tables if path.stem == (split or _SPLIT)]
     if split is None:

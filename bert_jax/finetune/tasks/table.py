@@ -36,7 +36,7 @@ from bert_jax.storage.hub import is_hub
 from bert_jax.storage.remote import open_path
 
 _DELIMITERS: Final = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_JSONL: Final = (".jsonl", ".ndjson")
+JSONL: Final = (".jsonl", ".ndjson")
 _BLANK = "blank row"
 
 
@@ -111,7 +111,7 @@ def read_rows(
     suffix = PurePath(path).suffix.lower()
     if is_hub(path):
         listed = [*hub_rows(str(path), names, optional, _text)]
-    elif suffix in _JSONL:
+    elif suffix in JSONL:
         listed = [*_jsonl_rows(path, names, optional, dropped)]
     elif suffix in _DELIMITERS:
         listed = [*_table_rows(path, suffix, names, optional, dropped)]
@@ -136,6 +136,16 @@ def with_gold_label(
     return kept, {**dropped, **({"no gold label": left} if left else {})}
 
 
+def files_in(folder: epath.Path, suffixes: Sequence[str]) -> list[epath.Path]:
+    """Returns the files of a folder with one of these endings, in any case, in the order of their
+    names; none that is hidden, such as those that a Mac writes beside others."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in suffixes and not path.name.startswith(".")
+    )
+
+
 def read_titles(path: epath.PathLike) -> list[str]:
     """Returns the names of the columns of a file that `read_rows` reads, of a .jsonl the keys that
     any of its rows has; UserError if it is empty, or as there."""
@@ -149,7 +159,7 @@ def read_titles(path: epath.PathLike) -> list[str]:
         if not first:
             raise UserError(f"{path}: empty")
         return titles_of(first)
-    if suffix not in _JSONL:
+    if suffix not in JSONL:
         _refuse_form(path, suffix)
     titles = dict[str, None]()
     for row, line in numbered_lines(path):

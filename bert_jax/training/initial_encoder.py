@@ -1,0 +1,95 @@
+"""Names what made vectors of texts in the model that a run starts from, and does not in the run."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from bert_jax.config.schema import Config
+from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_settings import Pooling as Pool
+from bert_jax.convert.run_encoder import PASSAGES, QUERY, encoder_of_run
+from bert_jax.convert.sentence_encoder import SentenceEncoder
+from bert_jax.convert.tokenizer_files import lowercases
+from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+
+def left_out(
+    theirs: SentenceEncoder | None, config: Config, tokenizer: Tokenizer
+) -> tuple[str, ...]:
+    """Returns a line with all that the run's own vectors are made without, each with the key that
+    sets it, if there is one; no line if there is nothing.
+
+    Args:
+        theirs: of the model that it starts from; None if that makes no vectors.
+        config, tokenizer: of the run.
+    """
+    if theirs is None:
+        return ()
+    lost = [*_parts(theirs, config), *_prompts(theirs, config)]
+    if theirs.lowercase and not lowercases(tokenizer):
+        lost.append("lower-casing before the tokenizer (lower-case the texts)")
+    lost += _limits(theirs, config)
+    return (f"left out, of a sentence encoder: {', '.join(lost)}",) if lost else ()
+
+
+def _parts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
+    ours = encoder_of_run(config)
+    own: tuple[Part, ...] = ours.parts if ours else ()
+    for part in theirs.parts:
+        if part in own or isinstance(part, Dropout):
+            continue
+        pool = part.pools[0] if isinstance(part, Pooling) and len(part.pools) == 1 else ""
+        if ours and isinstance(part, Pooling):
+            title = part.title + ("" if part.include_prompt else " without the prompt's tokens")
+            differs = pool in get_args(Pool) and pool != config.task.pooling
+            yield _titled(title, "task.pooling" if differs else "", pool)
+        elif ours and isinstance(part, Normalize):
+            yield _titled(part.title, "task.normalize", True)
+        else:
+            yield part.title
+    if Normalize() in own and Normalize() not in theirs.parts:
+        yield _titled("vectors of any length", "task.normalize", False)
+
+
+def _prompts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
+    """Yields the prompts of queries and passages, then the names of others."""
+    ours, keys = encoder_of_run(config), _prompt_keys(config)
+    own, query = ours.prompts if ours else {}, ""
+    for side, names in (("query", (QUERY,)), ("passage", PASSAGES)):
+        text = next((theirs.prompts[x] for x in names if x in theirs.prompts), theirs.prompt)
+        key = f"{side}_prompt"
+        if text and text != own.get(names[0], "") and (key in keys or text != query):
+            yield _titled(f"{side} prompt", f"task.{key}" if key in keys else "", shown(text))
+        query = query or text
+    known = {QUERY, *PASSAGES, theirs.default_prompt}
+    if others := [x for x, text in theirs.prompts.items() if text and x not in known]:
+        yield f"prompts of other names ({shown(others)[1:-1]})"
+
+
+def _prompt_keys(config: Config) -> tuple[str, ...]:
+    """Returns the keys of `config.task` that set prompts of the run."""
+    head = config.model.head if isinstance(config.model, TaskModelConfig) else None
+    loss = head.vectors.loss if head and head.vectors else "reconstruction"
+    return {"reconstruction": (), "negatives": ("query_prompt", "passage_prompt")}.get(
+        loss, ("query_prompt",)
+    )
+
+
+def _limits(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
+    """Yields the length of texts and of vectors, and how these are compared, of a run that trains
+    vectors."""
+    if (ours := encoder_of_run(config)) is None:
+        return
+    longest = min(theirs.max_length or 0, config.model.max_position_embeddings)
+    if longest and longest != ours.max_length:
+        yield _titled(f"texts of {longest:,} tokens", "phases[0].seq_length", longest)
+    if theirs.dimensions:
+        yield f"vectors cut to {theirs.dimensions:,} numbers"
+    if theirs.similarity not in (None, ours.similarity):
+        yield f"similarity {shown(theirs.similarity)}"
+
+
+def _titled(title: str, key: str, value: Any) -> str:
+    """Returns a title with the key that sets it, if there is one."""
+    return f"{title} (config.{key}={value})" if key else title
