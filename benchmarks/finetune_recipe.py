@@ -44,8 +44,11 @@ def main() -> None:
     parser.add_argument("--at_once", type=int, default=1, help="runs, each on one core")
     options = parser.parse_args()
     harness.at_least_one(options, "seeds", "at_once", "groups")
-    models, rows = options.models.split(","), task_runs.numbers("rows", options.rows)
-    recipes = list(itertools.product(options.rates.split(","), options.steps.split(",")))
+    models, rates, steps = (
+        harness.each_once(flag, getattr(options, flag).split(","))
+        for flag in ("models", "rates", "steps")
+    )
+    rows, recipes = task_runs.numbers("rows", options.rows), [*itertools.product(rates, steps)]
     tasks = divide(options, rows)
     jobs = {
         (model, count, recipe, seed): job(number, model, tasks[count, seed], count, recipe, seed)

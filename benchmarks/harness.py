@@ -79,14 +79,24 @@ def at_least_one(options: argparse.Namespace, *names: str) -> None:
             fail(f"--{name}={value}: at least 1 is needed")
 
 
+def each_once(flag: str, values: Sequence[T]) -> list[T]:
+    """Returns the values of an option; ends the benchmark at one that is given twice, which would
+    make two runs of one name."""
+    for value in values:
+        if values.count(value) > 1:
+            fail(f"--{flag}: {value} is given twice; give each value once")
+    return [*values]
+
+
 def some_of(flag: str, text: str, known: Collection[str], least: int = 1) -> list[str]:
-    """Parses "a,b"; ends the benchmark at a name that is not known, or at fewer than `least`."""
+    """Parses "a,b"; ends the benchmark at a name that is not known, at one that is given
+    twice, or at fewer than `least`."""
     names = [name for name in text.split(",") if name]
     if len(names) < least:
         fail(f"--{flag} is empty: give some of {','.join(known)}")
     if unknown := [name for name in names if name not in known]:
         fail(f"--{flag}={unknown[0]}: give some of {','.join(known)}")
-    return names
+    return each_once(flag, names)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -52,7 +52,7 @@ class Point:
 
 def main() -> None:
     parser = harness.parser(__doc__)
-    parser.add_argument("--pretrained", required=True, help="a run, also as RUN@STEP")
+    parser.add_argument("--pretrained", required=True, help="a run, RUN@STEP, or hf:OWNER/NAME")
     parser.add_argument("--other", help="another pretrained run to compare with")
     parser.add_argument("--counted", help="a model without pretraining, such as RUN@0")
     parser.add_argument("--minilm", help="a model of others")

@@ -174,10 +174,13 @@ def write_sentences(folder: Path | None, out: Path) -> list[Path]:
 
 def absolute(source: str) -> str:
     """Returns the absolute path of a model, of a run with the step of its newest checkpoint: what
-    is trained further is another model, with results of its own."""
+    is trained further is another model, with results of its own. A name on the hub stays."""
     from bert_jax.checkpoint.catalog import complete_steps
+    from bert_jax.storage import hub
     from bert_jax.workdir.layout import Workdir, split_step
 
+    if hub.is_hub(source):
+        return source
     path, step = split_step(source)
     workdir = Workdir.open(Path(path).resolve())
     if step is None and workdir.is_run():
@@ -190,13 +193,15 @@ def random_weights(source: str) -> tuple[str, ...]:
     initial values but for what is counted, as a fine-tuning counts nothing."""
     from bert_jax.config.serialization import flatten
     from bert_jax.configs.ablations import RANDOM_WORDS
+    from bert_jax.storage import hub
     from bert_jax.training.resolve import find_architecture
     from bert_jax.workdir.layout import split_step
 
     model = find_architecture(source)
     if model is None:
         harness.fail(f"--pretrained={source}: no run, import or export")
-    tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
+    folder = Path(split_step(source)[0]).resolve()
+    tokenizer = source if hub.is_hub(source) else folder / "tokenizer.json"
     values = flatten({"model": dataclasses.asdict(model)}) | RANDOM_WORDS
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     return (f"--config.task.tokenizer={tokenizer}", *flags)
@@ -296,7 +301,9 @@ def numbers(flag: str, text: str) -> list[int | None]:
     words = text.split(",")
     if wrong := [word for word in words if word != "all" and not (word.isdecimal() and int(word))]:
         harness.fail(f"--{flag}={wrong[0]}: give numbers of rows, or all")
-    return [None if word == "all" else int(word) for word in words]
+    found = [None if word == "all" else int(word) for word in words]
+    harness.each_once(flag, [rows or "all" for rows in found])
+    return found
 
 
 def said(rows: int | None) -> str:

@@ -220,6 +220,13 @@ def test_a_run_that_is_trained_further_is_another_model(tmp_path: Path) -> None:
     assert task_runs.absolute(f"{tmp_path}/model") == f"{tmp_path}/model"
 
 
+def test_a_name_on_the_hub_stays_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, model = "hf:owner/model@main", load("wiki_books_small").model
+    monkeypatch.setattr("bert_jax.training.resolve.find_architecture", lambda source: model)
+    assert task_runs.absolute(name) == name
+    assert task_runs.random_weights(name)[0] == f"--config.task.tokenizer={name}"
+
+
 def test_a_task_with_fewer_rows_has_no_curve_and_the_others_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
