@@ -24,6 +24,7 @@ from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
+from bert_jax.convert.exportable import no_class
 from bert_jax.convert.hf_config import ORIGIN, to_config_json
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.run_encoder import encoder_of_run
@@ -202,7 +203,8 @@ def run_export(
     """Exports checkpoints of a pretraining run and prints the results; returns the steps with
     `all_steps`.
 
-    A run with a generator has two models, in the folders `discriminator` and `generator` of `out`.
+    A run with a generator has two models, in the folders `discriminator` and `generator` of `out`;
+    a generator that transformers has no class for is left out.
 
     Args:
         step: of the checkpoint; None is the newest.
@@ -264,6 +266,9 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, options: _Opti
     small = generator_of(model)
     both = (DISCRIMINATOR, params, model), (GENERATOR, generator_params(params), small)
     for name, tree, architecture in both:
+        if name == GENERATOR and (reason := no_class(small)):
+            print(f"left out: the generator ({reason}); it stays in {run}")
+            continue
         own = {part: below for part, below in tree.items() if part != GENERATOR}
         of_one = dataclasses.replace(card, objectives=with_heads(own))
         _export_model(read, Path(out) / name, own, architecture, of_one)

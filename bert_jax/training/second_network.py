@@ -64,12 +64,12 @@ def second_network(config: Config, mesh: Mesh, model: ModelConfig) -> SecondNetw
     Raises:
         UserError: a mesh axis does not divide a dimension that it shards.
     """
-    # The settings are about the layers of the student, which the teacher's need not be.
-    own = dataclasses.replace(config, model=model, distillation=DistillationConfig())
-    graph, abstract = declare(model, dispatch.resolve(own, mesh), (MASKED_LM.name,))
+    # Not a Config with the teacher as its model: pairing and phases are about the student's form.
+    compute = dispatch.resolve(config, mesh, model)
+    graph, abstract = declare(model, compute, (MASKED_LM.name,))
     axes, shapes = partition.param_axes(abstract), nnx.to_pure_dict(abstract)
     partition.check_fits(mesh, axes, shapes)
-    specs = param_specs(own, mesh, axes, shapes)
+    specs = param_specs(config, mesh, axes, shapes, model)
     shardings = partition.on_mesh(mesh, specs.storage)
     groups = 1 if is_pure_data_parallel(mesh) else axis_size(mesh, partition.AXES["batch"])
     return SecondNetwork(

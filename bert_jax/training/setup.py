@@ -12,7 +12,7 @@ import jax
 
 from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
-from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.convert.exportable import not_exportable
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops
@@ -169,7 +169,8 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
     _check_same_data(description, data.path, job)
     words_reached.check(config, description, data.path)
     if job.peers.is_first:
-        _warn_if_not_exportable(config.model)
+        if line := not_exportable(config):
+            logger.warning(line)
         data.warn(config)
     _print_attention(config, mesh)
     program = step_module.make_step_functions(
@@ -250,13 +251,6 @@ def _print_attention(config: Config, mesh: jax.sharding.Mesh) -> None:
         logger.info(note)
     if note := dispatch.memory_note(config, mesh):
         logger.warning(note)
-
-
-def _warn_if_not_exportable(model: ModelConfig) -> None:
-    try:
-        find_layout(model)
-    except UserError as error:
-        logger.warning(str(error))
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:

@@ -7,7 +7,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import ComputeConfig, Config, ModelConfig
 from bert_jax.optimizers.optimizer import weight_decay_mask
 from bert_jax.parallel import partition
 
@@ -28,15 +28,23 @@ class ParamSpecs:
 NO_PARAMS: Final = ParamSpecs({}, {}, {})
 
 
-def param_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, params: Any) -> ParamSpecs:
+def param_specs(
+    config: Config,
+    mesh: Mesh | AbstractMesh,
+    axes: Any,
+    params: Any,
+    model: ModelConfig | None = None,
+) -> ParamSpecs:
     """Returns the specs of the parameters.
 
     Args:
         axes: logical names of the dimensions of each parameter.
         params: the parameters as ShapeDtypeStructs.
+        model: theirs, such as a teacher; by default the config's.
     """
     storage = _storage_specs(config, mesh, axes, params)
-    per_layer = _per_layer(config, axes, params, storage)
+    layers = (model or config.model).num_hidden_layers
+    per_layer = _per_layer(config.compute, layers, axes, params, storage)
     return ParamSpecs(partition.compute_specs(axes), storage, per_layer)
 
 
@@ -77,13 +85,12 @@ def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, params:
     return jax.tree.map(leaf, params, axes, specs)
 
 
-def _per_layer(config: Config, axes: Any, params: Any, storage: Any) -> Any:
+def _per_layer(compute: ComputeConfig, layers: int, axes: Any, params: Any, storage: Any) -> Any:
     """Returns True for stacked matrices if the loop over the layers is fully unrolled.
 
     Then a layer's gradient is reduced while the gradients of the layers below are computed.
     """
-    layers = config.model.num_hidden_layers
-    unrolled = (config.compute.unroll_layers or layers) >= layers
+    unrolled = (compute.unroll_layers or layers) >= layers
 
     def leaf(matrix: bool, names: tuple[str, ...], split: P) -> bool:
         return unrolled and matrix and names[0] == "layers" and split[0] != "data"

@@ -146,14 +146,19 @@ def _check(
             "config.data.replaced_tokens, or leave the teacher out"
         )
     _check_vocabulary(where, data, tokenizer)
+    check_positions(where, config, model)
+    if config.distillation.layers:
+        _check_layers(where, config, model)
+
+
+def check_positions(where: str, config: Config, model: ModelConfig) -> None:
+    """Raises UserError for a teacher that cannot read a phase's rows."""
     longest = max(phase.seq_length for phase in config.phases)
     if model.max_position_embeddings < longest:
         raise UserError(
             f"{where}: it has {model.max_position_embeddings} positions, but a phase has "
             f"seq_length={longest}; lower it, or give another teacher"
         )
-    if config.distillation.layers:
-        _check_layers(where, config, model)
 
 
 def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:

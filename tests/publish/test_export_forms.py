@@ -13,11 +13,11 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
+from bert_jax.convert.exportable import not_exportable
 from bert_jax.convert.hf_config import from_config_json, to_config_json
 from bert_jax.errors import UserError
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.model_card import Card
-from bert_jax.training import setup
 
 ROTARY, PRE = {"position": "rotary"}, {"norm_position": "pre"}
 CLASSES = {"RoFormerForMaskedLM": ROTARY, "RobertaPreLayerNormForMaskedLM": PRE}
@@ -94,16 +94,14 @@ def test_a_run_with_pairs_has_their_head_in_another_file(name, form, tokenizer, 
 
 
 @NO_CLASS
-def test_a_form_that_no_class_has_is_refused_and_reported(form, tokenizer, tmp_path, caplog):
+def test_a_form_that_no_class_has_is_refused_and_reported(form, tokenizer, tmp_path):
     config = model(form, vocab_size=tokenizer.vocab_size)
     with pytest.raises(UserError, match="transformers has no class with layout=") as error:
         export({"encoder": {}}, config, tokenizer, tmp_path / "out", card=Card())
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
-    setup._warn_if_not_exportable(run_config().model)
-    assert not caplog.messages
-    setup._warn_if_not_exportable(config)
-    assert caplog.messages == [str(error.value)]
+    assert not_exportable(run_config()) == ""
+    assert not_exportable(run_config().with_model(config)) == str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,34 @@ def test_the_same_numbers_however_the_step_is_split(name: str) -> None:
     assert_same(one, taught_steps(SPLITS[name], one.before))
 
 
+OTHERS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "one token type": ({"type_vocab_size": 1}, "mlm+sop", {}),
+    "no token types": ({"type_vocab_size": 0}, "mlm+nsp", {}),
+    "learned positions": (
+        {"position": "learned"}, "mlm",
+        {"model": {"position": "rotary"}, "phase": {"global_rope_theta": 160_000.0}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_teacher_has_another_form_than_its_student(name: str) -> None:
+    """What a student's text and phases need, its teacher need not have."""
+    form, learned, changes = OTHERS[name]
+    model = {"teacher_width": 48, **changes.get("model", {})}
+    config = small(learned, **{**changes, "model": model})
+    teacher = dataclasses.replace(TEACHER, **form)
+    params = jax.tree.map(np.asarray, init_params(teacher, COMPUTE, MLM, jax.random.key(7)))
+    losses = train(config, steps=2, teacher=(teacher, params)).losses
+    assert losses[1] < losses[0]
+    if teacher.type_vocab_size == 1:  # all tokens have it
+        tables = params["encoder"]["embeddings"]
+        tables["position"] = tables["position"] + tables.pop("type")
+        without = dataclasses.replace(teacher, type_vocab_size=0)
+        same = train(config, steps=2, teacher=(without, params)).losses
+        np.testing.assert_allclose(same, losses, rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return small_store(tmp_path_factory.mktemp("distillation") / "store")
@@ -441,9 +469,12 @@ def test_wrong_settings_are_one_line(changes: dict, says: str) -> None:
 
 
 def test_a_described_step_has_the_teacher_that_the_config_names(source: Path) -> None:
-    config = load("tiny").replace("teacher", str(source / "folder"))
+    long = load("tiny").replace("teacher", str(source / "folder"))
+    config = long.replace({"phases[0].seq_length": 32, "phases[0].max_predictions": 5})
     found = teacher_of(config)
     assert found
     assert (found.hidden_size, found.num_hidden_layers) == (32, 2)
     assert for_evaluation(found, config.model).hidden_dropout_prob == 0
     assert teacher_of(load("tiny")) is None
+    with pytest.raises(UserError, match="folder: it has 32 positions, but a phase has seq_length"):
+        teacher_of(long)

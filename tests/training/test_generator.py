@@ -30,6 +30,7 @@ from bert_jax.config.config_files import load
 from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
+from bert_jax.convert.exportable import not_exportable
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.metrics.flops import step_flops
@@ -268,6 +269,37 @@ def test_both_models_are_exported_and_read(store: TokenStore, source: Path, tmp_
     run_export(source / "run", source / "folder")  # which it may replace
     with pytest.raises(UserError, match="moments are those of two networks"):
         run_export(source / "run", tmp_path / "moments", optimizer_state=True)
+
+
+def test_a_generator_without_a_class_is_named(store: TokenStore) -> None:
+    config = config_of(store)
+    assert not not_exportable(config)
+    plain = config.replace({"model.layout": "bert", "model.embedding_size": 0})
+    assert "the generator: config.model.embedding_size=32: BertModel" in not_exportable(plain)
+    assert not not_exportable(plain.replace("model.generator.hidden_size", 32))
+    assert not not_exportable(plain.replace("data.replaced_tokens", False))
+
+
+@pytest.mark.slow
+def test_a_generator_without_a_class_stays_in_the_workdir(
+    store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A narrower one than its tables, where no class has a dense layer after them: the run says so
+    when it starts, and each checkpoint's discriminator is exported."""
+    run, out = tmp_path / "run", tmp_path / "all"
+    loop.pretrain(config_of(store, model__layout="bert", model__embedding_size=0), run)
+    reason = "config.model.embedding_size=32: BertModel has 0; such a model cannot be exported"
+    assert f"the generator: {reason}; it stays in the workdir\n" in capsys.readouterr().err
+    assert run_export(run, out, all_steps=True) == [2, 4]
+    said = capsys.readouterr().out
+    assert said.count(f"left out: the generator ({reason}); it stays in {run}\n") == 2
+    assert [path.name for path in (out / "step-2").iterdir()] == ["discriminator"]
+    run_export(run, out, all_steps=True)  # which it may replace
+    run_export(run, tmp_path / "one")
+    assert bert_jax.load(tmp_path / "one" / "discriminator").encode("w1").shape == (1, 32)
+    texts = tmp_path / "texts"
+    texts.write_text("w1 w2 w3\n", encoding="utf-8")
+    assert evaluate_text(str(run), texts).rows[0].model == f"{run}, its generator"
 
 
 def test_another_run_starts_from_the_discriminator(

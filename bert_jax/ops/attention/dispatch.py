@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.config.schema import ComputeConfig, Config
+from bert_jax.config.schema import ComputeConfig, Config, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
 from bert_jax.parallel.mesh import axis_size
@@ -54,11 +54,13 @@ _SHAPES = {
 }
 
 
-def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
+def resolve(config: Config, mesh: Mesh, model: ModelConfig | None = None) -> ComputeConfig:
     """Returns the compute configuration with an attention kernel that the mesh's devices support.
 
     The mesh decides, not the default backend, which is the CPU when compiling for a TPU. "auto"
     stays "auto" on TPUs, where `attend` chooses by row length, which differs between phases.
+
+    model: that is computed, such as a teacher; by default the config's.
 
     Raises:
         UserError: the requested kernel does not support these devices or phases.
@@ -69,8 +71,8 @@ def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
     device = mesh.devices.flat[0]
     if kernel == "auto":
         if device.platform != "tpu":
-            kernel = "xla" if _unsupported("cudnn", config, device) else "cudnn"
-    elif reason := _unsupported(kernel, config, device):
+            kernel = "xla" if _unsupported("cudnn", config, device, model) else "cudnn"
+    elif reason := _unsupported(kernel, config, device, model):
         raise UserError(f'config.compute.attention="{kernel}" {reason}; set it to "auto"')
     return dataclasses.replace(compute, attention=kernel)
 
@@ -144,8 +146,12 @@ def memory_note(config: Config, mesh: Mesh) -> str:
     )
 
 
-def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
-    """Returns why a kernel does not support a configuration, or None if it does."""
+def _unsupported(
+    kernel: str, config: Config, device: jax.Device, model: ModelConfig | None = None
+) -> str | None:
+    """Returns why a kernel does not support a configuration, or None if it does; model: as in
+    `resolve`."""
+    head_dim = (model or config.model).head_dim
     if not _RUNS[kernel](device):
         return f"runs on {_DEVICES[kernel]}, not on {device.device_kind}"
     if kernel == "cudnn" and (missing := _cudnn_missing()):
@@ -153,10 +159,10 @@ def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
     if kernel == "cudnn" and config.compute.dtype != "bfloat16":
         return f'computes in bfloat16, not in config.compute.dtype="{config.compute.dtype}"'
     for i, phase in enumerate(config.phases):
-        if not _SUPPORTS[kernel](phase.row_tokens, config.model.head_dim):
+        if not _SUPPORTS[kernel](phase.row_tokens, head_dim):
             return (
                 f"needs {_SHAPES[kernel]}; config.phases[{i}] has rows of {phase.row_tokens} "
-                f"tokens and the model has heads of {config.model.head_dim}"
+                f"tokens and the model has heads of {head_dim}"
             )
     return None
 
