@@ -57,13 +57,14 @@ class NearIdentityConfig:
 
 
 def check_start(config: Any, changes: Mapping[str, Any]) -> None:
-    """Raises UserError for a change of initial values that `model.initializer` has set back.
+    """Raises UserError for a change of initial values that `model.initializer` has set back, unless
+    that was asked for, too.
 
     Args:
         config: a `Config` with these changes.
         changes: the value that was asked for, by key.
     """
-    for key, value in changes.items():
+    for key, value in changes.items() if "model.initializer" not in changes else ():
         if key.startswith(_SET_BACK) and value != functools.reduce(getattr, key.split("."), config):
             raise UserError(
                 f"config.{key}={value} has no effect with "

@@ -263,6 +263,8 @@ def test_a_start_that_is_set_back_is_refused_in_python_too() -> None:
     assert published.model.word_initializer == "random"
     with pytest.raises(UserError, match=r"word_initializer=cooccurrence has no effect with"):
         published.replace("model.word_initializer", "cooccurrence")
+    both = {"model.initializer": "published", "model.word_initializer": "cooccurrence"}
+    assert config.replace(both).model.word_initializer == "random"
     again = {"model.initializer": "random", "model.word_initializer": "cooccurrence"}
     assert published.replace(again).model.word_initializer == "cooccurrence"
 
