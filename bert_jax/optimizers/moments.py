@@ -43,6 +43,7 @@ def keep_in(
     """
     if dtype == "float32":
         return optimizer
+    inner = optax.with_extra_args_support(optimizer)
 
     def cast(state: Any, to: str) -> Any:
         return with_fields(moments, lambda x: x.astype(to), state)
@@ -53,8 +54,9 @@ def keep_in(
     def update(
         gradients: Any, state: Any, params: Any = None, *, step: jax.Array | int = 0, **others: Any
     ) -> tuple[Any, Any]:
-        del others
-        updates, after = optimizer.update(gradients, cast(state, "float32"), params)
+        updates, after = inner.update(
+            gradients, cast(state, "float32"), params, step=step, **others
+        )
         keys = (fold_key(fold_key(step, i), 0) for i in itertools.count())
         after = with_fields(rounded_at_random, lambda x: _round_at_random(x, next(keys)), after)
         return updates, cast(after, dtype)

@@ -77,14 +77,20 @@ def optimizer_of(
     layers = config.model.layers_of_parameters
 
     def make(of_trained: Any) -> optax.GradientTransformationExtraArgs:
-        return make_optimizer(config.optimizer, of_trained, storage, layers)
+        return make_optimizer(
+            config.optimizer, of_trained, storage, layers, config.model.vocab_size
+        )
 
     names = frozen_names(config)
     return without(names, axes, make) if names else make(axes)
 
 
 def make_optimizer(
-    config: OptimizerConfig, axes: Any, storage: Any | None = None, layers: int | None = None
+    config: OptimizerConfig,
+    axes: Any,
+    storage: Any | None = None,
+    layers: int | None = None,
+    vocab_size: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns a chain of global-norm clipping, the optimizer, weight decay, what the optimizer does
     after it, and layer-wise rates.
@@ -100,9 +106,11 @@ def make_optimizer(
             devices; those of frozen parameters may be among them.
         layers: size of the stack of the layers' parameters, which layer-wise rates need where it
             is frozen; None: that of the parameters.
+        vocab_size: entries of the vocabulary, beyond which rows are padding; None: there is none.
 
     Returns:
-        A transformation whose update takes the run's `step`, used only for stochastic rounding. Its
+        A transformation whose update takes the run's `step`, used only for stochastic rounding; its
+        parts are given `vocab_size` too, as optax gives extra arguments. Its
         init raises UserError for a state that the optimizer's row does not describe.
     """
     row: Optimizer = OPTIMIZERS[config.name]
@@ -123,7 +131,8 @@ def make_optimizer(
         _check_described(config.name, row, state, params)
         return state
 
-    return optax.GradientTransformationExtraArgs(init, optax.with_extra_args_support(chain).update)
+    update = functools.partial(optax.with_extra_args_support(chain).update, vocab_size=vocab_size)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _check_described(name: str, row: Optimizer, state: Any, params: Any) -> None:

@@ -11,6 +11,7 @@ published models that were trained so; with BERT's names in transformers they ar
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -27,8 +28,8 @@ def scale_by_stable_adam(
 ) -> optax.GradientTransformation:
     """Returns AdamW's updates, weight decay included, each tensor's divided by max(1, RMS).
 
-    Under `jit` means are computed over the unsharded arrays, on any mesh. Padding rows of the
-    vocabulary, zero in parameters and moments, change no mean.
+    Under `jit` means are computed over the unsharded arrays, on any mesh. An update takes the
+    entries of the vocabulary as `vocab_size`: rows beyond them are padding, which changes no mean.
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array.
@@ -36,21 +37,30 @@ def scale_by_stable_adam(
     del storage
     adam, decay = ADAMW.make(config, axes, None), decayed_weights(config)
 
-    def divided(
-        update: jax.Array, g: jax.Array, v: jax.Array, p: jax.Array, names: tuple[str, ...]
-    ) -> jax.Array:
-        dims = tuple(i for i, name in enumerate(names) if name != "layers")
-        squares = jnp.sum(jnp.square(g) / jnp.maximum(v, config.eps**2), dims, keepdims=True)
-        elements = jnp.sum((p != 0) | (v != 0), dims, keepdims=True)
-        return update / jnp.sqrt(jnp.maximum(squares / jnp.maximum(elements, 1), 1))
+    def update(
+        gradients: Any, state: Any, params: Any, *, vocab_size: int | None = None, **others: Any
+    ) -> tuple[Any, Any]:
+        del others
 
-    def update(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        def divided(
+            update: jax.Array, g: jax.Array, v: jax.Array, names: tuple[str, ...]
+        ) -> jax.Array:
+            dims = tuple(i for i, name in enumerate(names) if name != "layers")
+            squares = jnp.sum(jnp.square(g) / jnp.maximum(v, config.eps**2), dims, keepdims=True)
+            elements = math.prod(_entries(g.shape[i], names[i], vocab_size) for i in dims)
+            return update / jnp.sqrt(jnp.maximum(squares / elements, 1))
+
         updates, state = adam.update(gradients, state, params)
         updates, _ = decay.update(updates, decay.init(params), params)
         v = optax.tree.bias_correction(state.nu, config.b2, state.count)
-        return jax.tree.map(divided, updates, gradients, v, params, axes), state
+        return jax.tree.map(divided, updates, gradients, v, axes), state
 
-    return optax.GradientTransformation(adam.init, update)
+    return optax.GradientTransformationExtraArgs(adam.init, update)
+
+
+def _entries(size: int, name: str, vocab_size: int | None) -> int:
+    """Returns the size of a dimension without padding; vocab_size: None if there is none."""
+    return size if name != "vocab" or vocab_size is None else min(size, vocab_size)
 
 
 STABLE_ADAMW = dataclasses.replace(ADAMW, make=scale_by_stable_adam, decays=True)

@@ -51,6 +51,10 @@ def gradients(step: int) -> dict:
     return tree
 
 
+def without_padding(tree: dict) -> dict:
+    return {**tree, "word": tree["word"][:WORDS]}
+
+
 def separate(tree: dict) -> dict[str, np.ndarray]:
     """The tensors of a published model, query, key and value in one, without padding."""
     found = {"word": np.asarray(tree["word"])[:WORDS]}
@@ -84,9 +88,12 @@ def float32(tree: dict) -> dict:
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
-def trained(config: OptimizerConfig, grads: list[dict]) -> dict:
-    params = float32(stacked(0))
-    tx = optimizer.make_optimizer(config, AXES)
+def trained(config: OptimizerConfig, grads: list[dict], scale: float = 1.0) -> dict:
+    """Parameters that start at `scale` times those of `stacked(0)`."""
+    params = stacked(0, scale)
+    params["word"] = params["word"][: len(grads[0]["word"])]
+    params = float32(params)
+    tx = optimizer.make_optimizer(config, AXES, vocab_size=WORDS)
     state = tx.init(params)
     for g in grads:
         updates, state = tx.update(float32(g), state, params)
@@ -118,6 +125,32 @@ def test_padding_stays_zero_and_changes_nothing() -> None:
     assert not np.asarray(padded[WORDS:]).any()
     want, _ = reference(separate(stacked(0)), [separate(g) for g in grads])
     np.testing.assert_allclose(padded[:WORDS], want["word"], rtol=1e-4, atol=1e-6)
+
+
+def growing(steps: int) -> list[dict]:
+    """Gradients of the words that grow, so that their RMS is above 1."""
+    grads = [gradients(step) for step in range(steps)]
+    for step, tree in enumerate(grads):
+        tree["word"] *= 3.0**step
+    return grads
+
+
+def test_rows_that_start_at_zero_and_were_not_seen_count() -> None:
+    """Tables of a discriminator's own start so; unseen words have no second moment either."""
+    grads = growing(4)
+    for step, tree in enumerate(grads):
+        tree["word"][1 + step :] = 0
+    want, rms = reference(separate(stacked(0, 0.0)), [separate(g) for g in grads])
+    assert max(rms["word"]) > 1
+    got = trained(CONFIG, grads, scale=0.0)["word"]
+    assert not np.asarray(got[WORDS:]).any()
+    np.testing.assert_allclose(got[:WORDS], want["word"], rtol=1e-4, atol=1e-6)
+
+
+def test_padding_changes_nothing_of_moments_in_bfloat16() -> None:
+    config, grads = dataclasses.replace(CONFIG, moment_dtype="bfloat16"), growing(4)
+    padded, exact = trained(config, grads), trained(config, [without_padding(g) for g in grads])
+    np.testing.assert_allclose(padded["word"][:WORDS], exact["word"], rtol=1e-6)
 
 
 def test_means_are_global_under_sharding() -> None:
