@@ -1,4 +1,4 @@
-"""Whether transformers has a class for each model of a run."""
+"""Finds whether transformers has a class for each model of a run."""
 
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
