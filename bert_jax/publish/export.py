@@ -113,7 +113,12 @@ def export(
     heads = names.to_transformers(params, model_config, pad, others)
     tensors, heads = (as_dtype(some, form.dtype) for some in (tensors, heads))
     config = to_config_json(
-        model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
+        model_config,
+        pad_token_id=pad,
+        heads=params,
+        trained_length=card.length,
+        trained_form=card.form,
+        source=source,
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
     tensors |= names.copies(tensors, model_config)
