@@ -177,7 +177,7 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
     )
 
 
-def _recorded(form: Mapping[str, Any]) -> tuple[DataConfig, dict[str, int]]:
+def _recorded(form: Mapping[str, Any]) -> tuple[DataConfig, dict[str, Any]]:
     """Returns a recorded form as settings of a run, without replaced tokens, whose generator is a
     model of its own; UserError if it is none."""
     if not isinstance(form, Mapping):
@@ -191,7 +191,7 @@ def _recorded(form: Mapping[str, Any]) -> tuple[DataConfig, dict[str, int]]:
 
 def _assumed(
     model: ModelConfig, pairs: str | None, *, has_pairs: bool
-) -> tuple[DataConfig, dict[str, int]]:
+) -> tuple[DataConfig, dict[str, Any]]:
     """Returns the same for a model that records no form; pairs: the pairing that is asked for."""
     # Both kinds of pairs have one head; of the released models ALBERT's learned the order.
     own = SENTENCE_ORDER.name if model.layout == "albert" else NEXT_SENTENCE.name
