@@ -158,18 +158,20 @@ def test_a_model_is_continued_resumed_and_exported(
     assert "run: is the input, which it would replace" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["org/bert", "bert-base-uncased"])
 def test_a_name_of_the_hub_is_answered_with_the_one_that_works(
+    name: str,
     store: TokenStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(words_of(store, Path("org/bert"), tmp_path / "run")) == FAILED
+    assert cli.main(words_of(store, Path(name), tmp_path / "run")) == FAILED
     said = capsys.readouterr().err
-    assert "error: config.init=org/bert: " in said
-    assert said.count("did you mean hf:org/bert, a model on") == said.count("\n") == 1
-    assert cli.main(words_of(store, Path("bert"), tmp_path / "run")) == FAILED
+    assert f"error: config.init={name}: " in said
+    assert said.count(f"did you mean hf:{name}, a model on") == said.count("\n") == 1
+    assert cli.main(words_of(store, Path("old_run"), tmp_path / "run")) == FAILED
     assert "did you mean" not in capsys.readouterr().err  # as likely a misspelled folder
 
 
