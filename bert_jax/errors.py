@@ -12,7 +12,10 @@ from bert_jax.exit_codes import FAILED, LOST, NUMBERS, STOPPED, STORAGE, USAGE
 
 OBJECT_PER_LINE: Final = "jq -c '.[]' OLD > NEW.jsonl"  # of a JSON array
 _HUB_NAMES: Final = {
-    "model": re.compile(r"(?!.*\.(json|txt|model|zip)$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"),
+    # OWNER/NAME, or one of the first models, such as bert-base-uncased, which have no owner.
+    "model": re.compile(
+        r"(?!.*\.(json|txt|model|zip)$)(\w[\w.-]*/[\w.-]+|\w*bert[\w.]*-[\w.-]+)(@[\w./-]+)?"
+    ),
     "dataset": re.compile(r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"),
 }
 _PREFIX: Final = 3  # characters that a name is known by
@@ -171,8 +174,8 @@ def hub_hint(name: str, kind: str = "model") -> str:
     """Returns the end of an error message about a folder that is not there: the model, or dataset,
     of this name on the Hugging Face hub; "" if it cannot be such a name, or is below a folder that
     is there."""
-    organization, slash, _ = name.partition("/")
-    if not _HUB_NAMES[kind].fullmatch(name) or (slash and os.path.isdir(organization)):
+    organization = name.partition("/")[0]
+    if not _HUB_NAMES[kind].fullmatch(name) or os.path.isdir(organization):
         return ""
     return f"; did you mean hf:{name}, a {kind} on the Hugging Face hub?"
 

@@ -1,7 +1,8 @@
 """`bert-jax evaluate --model --store`: held-out losses of any model, with the evaluation of a run.
 
-A run is measured as it was trained: its form, its length, its dtype. A folder does not say how it
-was trained: pairs if it has that head, 15 % of the tokens of examples of 128, float32.
+A run is measured as it was trained: its form, its length, its dtype; an export too, whose
+config.json records the form, in float32. Another folder does not say how it was trained: pairs if
+it has that head, 15 % of the tokens of examples of 128.
 """
 
 import math
@@ -24,6 +25,7 @@ from bert_jax.config.schema import (
     PhaseConfig,
 )
 from bert_jax.config.serialization import from_dict
+from bert_jax.convert.hf_config import FORM
 from bert_jax.convert.sources import read_model, read_run_tokenizer
 from bert_jax.data_pipeline.analysis.baselines import (
     bigram_sums,
@@ -31,19 +33,20 @@ from bert_jax.data_pipeline.analysis.baselines import (
     unigram_sums,
 )
 from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.data_pipeline.settings import wrong
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.metrics import spread
 from bert_jax.metrics.run_records import baseline_word, is_finite, objectives_in
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
-from bert_jax.objectives.known_objectives import head_title, learned_by
+from bert_jax.objectives.known_objectives import OBJECTIVES, chosen, head_title, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
 from bert_jax.runtime.console import progress
 from bert_jax.training.eval_setting import OWN
-from bert_jax.training.evaluate import Measure, asked_form, pretrained
+from bert_jax.training.evaluate import Asked, Measure, asked_form, pretrained
 from bert_jax.training.initial_vocabulary import first_difference
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -59,6 +62,7 @@ class _Subject(NamedTuple):
         config: its phase `phase` is that of its weights.
         held_out: digest of the text that was held out of its training; "" if it is not known.
         precision: of matrix products, None for that of the run.
+        assumed: its form is that of a model that records none.
     """
 
     params: dict[str, Any]
@@ -67,6 +71,7 @@ class _Subject(NamedTuple):
     tokenizer: Tokenizer
     held_out: str
     precision: str | None
+    assumed: bool = False
 
 
 def evaluate_held_out(
@@ -121,7 +126,7 @@ def evaluate_held_out(
         f"{'; '.join(shown)}; losses in nats",
         _BY_DOCUMENTS,
         rows,
-        _notes(subject, text),
+        _notes(subject, text, asked),
     )
 
 
@@ -146,27 +151,54 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
             f"{model}: no {title}, so pairing={pairs} has nothing to measure; full_sentences, "
             "doc_sentences and single work with any model"
         )
-    config = _config_of(read.config, has_pairs, pairs, batches)
-    (phase,) = config.phases
-    return _Subject(dict(read.params), config, phase, read.tokenizer, "", "highest")
-
-
-def _config_of(model: ModelConfig, has_pairs: bool, pairs: str | None, batches: int) -> Config:
-    """Returns the configuration of a run whose evaluation measures a model."""
-    # Both kinds of pairs have one head; of the released models ALBERT's learned the order.
-    own = SENTENCE_ORDER.name if model.layout == "albert" else NEXT_SENTENCE.name
-    length = min(_LENGTH, model.max_position_embeddings)
-    slots = max(1, math.ceil(DataConfig().mask_rate * length))
-    phase = PhaseConfig(
-        steps=1, batch_size=_ROWS, micro_batches=_PARTS, seq_length=length, max_predictions=slots
-    )
-    return Config(
-        model=model,
-        data=from_dict({"pairing": (pairs or own) if has_pairs else "full_sentences"}, DataConfig),
+    if form := read.trained_form:
+        try:
+            data, shape = _recorded(form)
+        except UserError as error:
+            raise UserError(
+                f"{model}: {FORM} of its config.json: {error}; a model without that key is "
+                "measured in the default form"
+            ) from None
+        objectives = [name for name in chosen(data) if OBJECTIVES[name].head in read.params]
+    else:
+        data, shape = _assumed(read.config, pairs, has_pairs=has_pairs)
+        objectives = []  # all that the data has labels for
+    phase = PhaseConfig(steps=1, batch_size=_ROWS, micro_batches=_PARTS, **shape)
+    config = Config(
+        model=read.config,
+        data=data,
+        objectives=",".join(objectives),
         phases=(phase,),
         compute=ComputeConfig.plain(),
         evaluation=EvaluationConfig(batches=batches),
     )
+    return _Subject(
+        dict(read.params), config, phase, read.tokenizer, "", "highest", assumed=not form
+    )
+
+
+def _recorded(form: Mapping[str, Any]) -> tuple[DataConfig, dict[str, Any]]:
+    """Returns a recorded form as settings of a run, without replaced tokens, whose generator is a
+    model of its own; UserError if it is none."""
+    if not isinstance(form, Mapping):
+        wrong(form, "keys", FORM)
+    names = ("seq_length", "max_predictions")
+    shape = {name: form[name] for name in names if name in form}
+    from_dict(shape, PhaseConfig, FORM)
+    data = {name: value for name, value in form.items() if name not in names}
+    return from_dict(data | {"replaced_tokens": False}, DataConfig, FORM), shape
+
+
+def _assumed(
+    model: ModelConfig, pairs: str | None, *, has_pairs: bool
+) -> tuple[DataConfig, dict[str, Any]]:
+    """Returns the same for a model that records no form; pairs: the pairing that is asked for."""
+    # Both kinds of pairs have one head; of the released models ALBERT's learned the order.
+    own = SENTENCE_ORDER.name if model.layout == "albert" else NEXT_SENTENCE.name
+    length = min(_LENGTH, model.max_position_embeddings)
+    slots = max(1, math.ceil(DataConfig().mask_rate * length))
+    data = from_dict({"pairing": (pairs or own) if has_pairs else "full_sentences"}, DataConfig)
+    return data, {"seq_length": length, "max_predictions": slots}
 
 
 def _rows(scalars: Mapping[str, Any], model: str, form: str, *, of_two: bool) -> list[Row]:
@@ -211,7 +243,14 @@ def _shown(measure: Measure, scalars: Mapping[str, Any]) -> str:
     )
 
 
-def _notes(subject: _Subject, text: TokenStore) -> list[str]:
-    if subject.held_out in ("", text.held_out.digest):
-        return []
-    return ["the held-out text is not the run's, which may have been trained on some of it"]
+def _notes(subject: _Subject, text: TokenStore, asked: Sequence[Asked]) -> list[str]:
+    notes = []
+    if subject.held_out not in ("", text.held_out.digest):
+        notes.append(
+            "the held-out text is not the run's, which may have been trained on some of it"
+        )
+    if subject.assumed and (own := next((each for each in asked if each.name == OWN), None)):
+        data, length = own.form.data, own.form.seq_length
+        form = f"{data.pairing}/{data.masking}@{data.mask_rate:g}:{length}"
+        notes.append(f"the model does not record how it was trained; {form} was assumed")
+    return notes

@@ -305,7 +305,7 @@ def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = No
     """
     steps = complete_steps(workdir.checkpoints)
     if not steps:
-        remedy = description.run_inside(workdir) or "; give the --workdir of a pretraining run"
+        remedy = description.run_inside(workdir) or "; give the folder of a run that has some"
         raise UserError(f"{workdir}: no checkpoints found{remedy}")
     if which == "all":
         return steps

@@ -20,6 +20,7 @@ from bert_jax.data_pipeline.settings import shown
 from bert_jax.errors import UserError
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
+from bert_jax.workdir.description import is_description
 
 _SHARED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -37,8 +38,9 @@ _DEFAULTS = {
 }
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
 ORIGIN = "imported_from"  # name and commit of the model on the hub that the weights started as
+LENGTH, FORM = "trained_length", "trained_form"  # of a run, of which transformers knows nothing
 # Keys that an import keeps as they are, since they change nothing that is computed here.
-_KEPT = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", ORIGIN)
+_KEPT = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", ORIGIN, LENGTH, FORM)
 
 
 def to_config_json(
@@ -47,6 +49,7 @@ def to_config_json(
     pad_token_id: int,
     heads: Collection[str] = _BOTH_HEADS,
     trained_length: int | None = None,
+    trained_form: Mapping[str, Any] = MappingProxyType({}),
     source: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the contents of config.json.
@@ -55,6 +58,8 @@ def to_config_json(
         heads: of the model; the class is `Layout.class_of`.
         trained_length: tokens of the longest sequences in training, if known. transformers has no
             key for it (`max_position_embeddings` is the size of the table), and keeps this one.
+        trained_form: settings of the examples and masks by which the run is evaluated, if known:
+            those of `EvalSetting`.
         source: keys of the config.json of the model that was imported, or that a run started from.
             Its family, such as CamemBERT's, and the settings of its head stay the same.
 
@@ -79,7 +84,8 @@ def to_config_json(
         **own,
         **kept_settings(source, config),
         **{name: source[name] for name in _KEPT if name in source},
-        **({"trained_length": trained_length} if trained_length else {}),
+        **({LENGTH: trained_length} if trained_length else {}),
+        **({FORM: dict(trained_form)} if trained_form else {}),
         **layout.constants,
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
@@ -97,8 +103,13 @@ def from_config_json(
         keys: the table of its keys; others are logged.
 
     Raises:
-        UserError: another model, or missing, invalid or unsupported values; `where` names the file.
+        UserError: another model, a run, or missing, invalid or unsupported values; `where` names
+            the file.
     """
+    if is_description(values):
+        raise UserError(
+            f"{where}: of a run that has no checkpoints yet; train it until it has saved one"
+        )
     layout = _layout(values, where)
     check_keys(values, keys, where)
     _check_supported(values, layout, where)

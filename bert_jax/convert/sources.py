@@ -1,7 +1,7 @@
 """Reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.google_bert import read_google_bert
 from bert_jax.convert.google_files import is_google_bert
+from bert_jax.convert.hf_config import FORM
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import StoredModel, read_folder
@@ -38,6 +39,7 @@ class ReadModel:
         config: its architecture; its vocabulary has the padding rows of `params`.
         ignored: the stored tensors, by name, of which `params` have no counterpart.
         sentence_parts: of a sentence encoder, the pool and the layers after the model, in words.
+        trained_form: of an export, what `to_config_json` took; empty where nothing is recorded.
         origin: of a checkpoint, name and commit of the model on the hub that its run started from.
     """
 
@@ -48,6 +50,7 @@ class ReadModel:
     ignored: tuple[str, ...] = ()
     origin: str = ""
     sentence_parts: str = ""
+    trained_form: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_model(source: str) -> ReadModel:
@@ -74,7 +77,10 @@ def read_model(source: str) -> ReadModel:
             raise UserError(f"{source}: {error}") from None
         ignored = tuple(weights.leftover(stored.tensors, stored.config))
     parts = stored.sentence.titles if stored.sentence else ""
-    return ReadModel(source, params, stored.config, stored.tokenizer, ignored, sentence_parts=parts)
+    return ReadModel(
+        source, params, stored.config, stored.tokenizer, ignored, sentence_parts=parts,
+        trained_form=stored.values.get(FORM, {}),
+    )  # fmt: skip
 
 
 def read_stored(folder: Path) -> StoredModel:

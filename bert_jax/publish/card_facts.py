@@ -5,6 +5,7 @@ from typing import Any
 
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
+from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.store_build.units import commits_in
@@ -15,6 +16,7 @@ from bert_jax.publish.model_card import Card
 from bert_jax.publish.task_card import UNUSED, read_task
 from bert_jax.reporting.run_facts import run_facts, trained_length
 from bert_jax.storage import hub
+from bert_jax.training.eval_setting import EvalSetting
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
@@ -41,6 +43,7 @@ def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") 
     return Card(
         step=step,
         length=trained_length(config, step),
+        form=_form(config, meta),
         objectives=learned_by(config),
         training=training,
         settings=settings,
@@ -50,6 +53,14 @@ def read_card(run: Workdir, meta: Mapping[str, Any], weights: Weights = "last") 
         metrics=measured[-1] if measured else None,
         task=task,
     )
+
+
+def _form(config: Config, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns how the phase of a checkpoint is evaluated; empty of a task, which has no such text,
+    and of a checkpoint without a phase."""
+    if config.task.name or "phase" not in meta:
+        return {}
+    return EvalSetting.of(config, config.phases[meta["phase"]]).settings()
 
 
 def _text(store: str, digests: Mapping[str, Any]) -> Mapping[str, Any]:

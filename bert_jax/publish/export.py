@@ -95,8 +95,7 @@ def export(
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
         tokenizer: of the store they were trained on; that of an import may have fewer entries.
-        rows_before: see `weights.to_transformers`.
-        source: see `to_config_json`.
+        rows_before, source: see `weights.to_transformers`, `to_config_json`.
         optimizer: its state goes into a file of its own, which transformers ignores.
         sentence: what makes vectors of texts, for sentence-transformers.
 
@@ -113,8 +112,9 @@ def export(
     heads = names.to_transformers(params, model_config, pad, others)
     tensors, heads = (as_dtype(some, form.dtype) for some in (tensors, heads))
     config = to_config_json(
-        model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
-    ) | {"dtype": form.dtype}
+        model_config, pad_token_id=pad, heads=params, trained_length=card.length,
+        trained_form=card.form, source=source,
+    ) | {"dtype": form.dtype}  # fmt: skip
     files = _files(config, model_config, tokenizer, card, tensors)
     tensors |= names.copies(tensors, model_config)
     lacks_pooler = layout.has_pooler and names.POOLER not in own

@@ -52,6 +52,7 @@ class Card:
     origin: str = ""  # of an imported model
     step: int | None = None  # updates of the parameters
     length: int | None = None  # tokens of the longest sequences in training
+    form: Mapping[str, Any] = field(default_factory=dict)  # `EvalSetting.settings` of a run
     objectives: tuple[str, ...] = BERT_FOR_PRETRAINING
     training: Mapping[str, str] = field(default_factory=dict)  # name -> text, such as "devices"
     settings: Mapping[str, Any] | None = None  # by path, from `serialization.flatten`

@@ -18,6 +18,7 @@ from bert_jax.convert import checksums
 from bert_jax.convert.checksums import SUMS
 from bert_jax.errors import UserError
 from bert_jax.publish.export import CARD
+from bert_jax.publish.weight_writer import is_export
 from bert_jax.storage import hub
 from bert_jax.storage.digest import file_digest
 from bert_jax.storage.read_files import local_path, read_bytes
@@ -109,8 +110,11 @@ def _read_sums(folder: Path) -> Mapping[str, str]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give one that `bert-jax convert export` wrote")
     sums = checksums.read_checksums(folder)
+    given = "give a folder that an export or import wrote"
     if sums is None:
-        raise UserError(f"{folder}: no {SUMS} in it; give a folder that an export or import wrote")
+        raise UserError(f"{folder}: no {SUMS} in it; {given}")
+    if not is_export(folder):
+        raise UserError(f"{folder}: its {SUMS} is not of bert-jax, nor are its weights; {given}")
     for name in sums:
         if name != CARD:  # it may be edited
             with checksums.checked(folder, name, sums):

@@ -110,6 +110,11 @@ def parse_dataset(name: str) -> HubName:
     found = _NAME.fullmatch(name)
     if not found or "/" not in found["repository"]:
         raise UserError(f"{name}: not a dataset's name; write {DATASET_FORM}")
+    on_page = name.removeprefix(f"{PREFIX}datasets/")  # as in the address of its page
+    if on_page != name and "/" in on_page:
+        raise UserError(
+            f"{name}: datasets are named {DATASET_FORM}; did you mean {PREFIX}{on_page}?"
+        )
     parts = {part: found[part] or "" for part in ("config", "split", "revision")}
     return HubName("dataset", found["repository"], **{**parts, "split": parts["split"] or TRAIN})
 
@@ -216,7 +221,7 @@ def hub_errors(name: HubName) -> Iterator[None]:
             log.setLevel(logging.ERROR)
         yield
     except errors.GatedRepoError:
-        raise UserError(f"{name}: access must be requested on its page; set HF_TOKEN") from None
+        raise UserError(f"{name}: gated; accept its terms on its page, then {LOGIN}") from None
     except errors.RevisionNotFoundError:
         raise NoRevisionError(
             f"{name}: no such revision; give a branch, a tag or a commit"

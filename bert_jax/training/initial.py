@@ -411,11 +411,12 @@ def _vocabulary(
                 "the tokenizer.json of the import"
             )
         return None
-    own = config.init if hub.is_hub(config.init) else folder.tokenizer
+    own = f"--tokenizer={config.init if hub.is_hub(config.init) else folder.tokenizer}"
+    if not hub.is_hub(config.init) and not folder.tokenizer.exists():
+        own = f"the tokenizer.json that `bert-jax convert import --from={folder} --out=…` writes"
     raise UserError(
         f"config.init={folder}: its vocabulary is not that of the store {data.path}; build the "
-        f"store with --tokenizer={own}, or set config.init_vocabulary to extend or "
-        "replace"
+        f"store with {own}, or set config.init_vocabulary to extend or replace"
     )
 
 

@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.kind import TEXT, TITLE, Kind
 from bert_jax.errors import UserError, first_few, nearest_name
 from bert_jax.storage import hub
-from bert_jax.storage.hub import HubName
+from bert_jax.storage.hub import TRAIN, HubName
 from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
 
 _CARD: Final = "README.md"
@@ -29,6 +29,16 @@ _DEFAULT: Final = "default"
 _SHOWN: Final = 10  # names in a message
 _GLOB: Final = re.compile(r"(?:\*\*/)+|\*\*|\*|\?|\[!?[^/]+?\]")
 _AS_PATTERN: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+# Names of splits, and what the Hub takes for them: words of a path, bounded by these characters.
+_WORDS: Final = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_BOUND: Final = "[-._ 0-9]"
+_IN_FOLDER: Final = ("**/{w}/**", "**/{w}{b}*/**", "**/*{b}{w}/**", "**/*{b}{w}{b}*/**")
+_IN_FILE: Final = ("**/{w}{b}*", "**/*{b}{w}{b}*")
+_SHARD: Final = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*")
 # Names of configurations -> names of their splits -> paths of their files.
 Configs = Mapping[str, Mapping[str, Sequence[str]]]
 
@@ -113,8 +123,12 @@ def _of_card(name: HubName) -> tuple[HubName, Configs]:
     configs: dict[str, dict[str, list[str]]] = {}
     for entry in found:
         title = str(entry.get("config_name", _DEFAULT))
-        patterns = _patterns(entry.get("data_files"), str(entry.get("data_dir") or ""))
-        splits = {split: _matching(files, several) for split, several in patterns.items()}
+        folder = str(entry.get("data_dir") or "")
+        if folder and entry.get("data_files") is None:
+            splits = _by_name(files, folder)
+        else:
+            patterns = _patterns(entry.get("data_files"), folder)
+            splits = {split: _matching(files, several) for split, several in patterns.items()}
         configs[title] = {split: names for split, names in splits.items() if names}
         if entry.get("default") is True:
             configs[_DEFAULT] = configs[title]
@@ -132,6 +146,26 @@ def _patterns(data_files: Any, folder: str) -> dict[str, list[str]]:
         below = [str(PurePosixPath(folder, path)) for path in paths]
         patterns.setdefault(str(given.get("split", "train")), []).extend(below)
     return patterns
+
+
+def _by_name(files: Sequence[str], folder: str) -> dict[str, list[str]]:
+    """Returns all files below a folder by split, as the Hub does: data/SPLIT-00000-of-00001, else
+    by the names of folders, else of files, else all of train."""
+    top = f"{PurePosixPath(folder)}/" if PurePosixPath(folder).parts else ""
+    below = [file.removeprefix(top) for file in files if file.startswith(top)]
+    sharded: dict[str, list[str]] = {}
+    for file in below:
+        if match := _SHARD.fullmatch(file):
+            sharded.setdefault(match[1], []).append(file)
+    found = [sharded]
+    for patterns in (_IN_FOLDER, _IN_FILE):
+        named = {
+            split: [p.format(w=word, b=_BOUND) for word in words for p in patterns]
+            for split, words in _WORDS.items()
+        }
+        found.append({split: _matching(below, several) for split, several in named.items()})
+    splits = next((one for one in found if any(one.values())), {TRAIN: below})
+    return {split: [top + file for file in names] for split, names in splits.items()}
 
 
 def _listed(value: Any) -> list[Any]:

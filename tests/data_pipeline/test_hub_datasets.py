@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.sources import (
     ranges,
     read_range,
 )
-from bert_jax.data_pipeline.sources.hub_dataset import _matching
+from bert_jax.data_pipeline.sources.hub_dataset import _by_name, _matching
 from bert_jax.data_pipeline.store_build import units
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
@@ -80,6 +80,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             "main": {"README.md": MIXED, "a.jsonl": b"{}", "b.parquet": rows(tmp_path, "b")},
             CONVERTED: copied,
         },
+        "org/folder": {
+            "main": {
+                "README.md": b"---\nconfigs:\n- config_name: en\n  data_dir: en\n---\n",
+                "en/train.parquet": rows(tmp_path, "f"),
+                "en/test.parquet": rows(tmp_path, "g"),
+                "fr/train.parquet": rows(tmp_path, "h"),
+            }
+        },
         "org/odd": {"main": {"README.md": b"---\nconfigs: [\n---\n"}},
         "org/none": {"main": {"a.jsonl": b"{}"}},
     }
@@ -111,6 +119,8 @@ def texts(name: str, **options: bool) -> list[str]:
         (f"hf:org/copied@{CONVERTED}", "c", 1),
         ("hf:org/large:test", "e", 1),
         ("hf:org/mixed", "c", 1),
+        ("hf:org/folder/en", "f", 1),
+        ("hf:org/folder:test", "g", 1),
     ],
 )
 def test_the_rows_are_documents_wherever_they_are_cut(
@@ -146,6 +156,7 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ("hf:org/absent", "no such dataset; check the name"),
         ("hf:org/wiki/new.simple@v9", "no such revision; give a branch, a tag or a commit"),
         ("org/wiki:test", "source kind 'org/wiki' is unknown; did you mean hf:org/wiki, a dataset"),
+        ("hf:datasets/org/wiki/new.simple", "; did you mean hf:org/wiki/new.simple?"),
         ("hf:wiki", "not a dataset's name; write hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"),
         (
             "org/wiki/new.simple",
@@ -180,6 +191,28 @@ def test_what_is_not_there_is_one_line(name: str, message: str, server: Hub) -> 
 )
 def test_patterns_of_a_card(pattern: str, found: list[str]) -> None:
     assert _matching(["a.parquet", "d/b.parquet", "d/e/c.parquet"], [pattern]) == found
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["data/train-00000-of-00001-ab.parquet", "data/x-00000-of-00001.parquet", "dev.parquet"],
+         {"train": [0], "x": [1]}),
+        (["train/a.parquet", "x/dev/b.parquet", "x/c.parquet"],
+         {"train": [0], "validation": [1], "test": []}),
+        (["my-test-1.parquet", "train.parquet", "trained.parquet"],
+         {"train": [1], "validation": [], "test": [0]}),
+        (["a.parquet", "b/c.parquet"], {"train": [0, 1]}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("folder", ["en", "./en/", "."])
+def test_a_folder_of_a_card_is_split_by_name(folder: str, files: list[str], splits: dict) -> None:
+    """As the Hub does, where the card has a folder without names of files."""
+    top = "" if folder == "." else "en/"
+    paths = [f"{top}{file}" for file in files]
+    others = [] if folder == "." else ["fr/train.parquet", "english/train.parquet"]
+    expected = {split: [paths[i] for i in names] for split, names in splits.items()}
+    assert _by_name([*others, *paths], folder) == expected
 
 
 def build(out: Path, *words: str) -> int:
@@ -229,6 +262,27 @@ def test_a_build_goes_on_with_the_commits_that_it_began_with(
     assert build(tmp_path / "store") == DONE
     recorded = json.loads((tmp_path / "store/manifest.json").read_text())["build"]["hub"]
     assert recorded["datasets/org/wiki"] == commit_of("main")
+
+
+def test_a_gated_dataset_is_one_line(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    server.gated.add("org/wiki")
+    assert build(tmp_path / "store") == FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    said = "gated; accept its terms on its page, then run `hf auth login` or set HF_TOKEN"
+    assert line == f"error: hf:org/wiki/new.simple: {said}"
+
+
+def test_the_names_of_revisions_are_of_their_kind(server: Hub) -> None:
+    """Branches, tags and the hub's copies, as the client reads them."""
+    server.move("org/copied", "v1.0", {}, kind="datasets")
+    refs = huggingface_hub.HfApi(endpoint=server.endpoint).list_repo_refs(
+        "org/copied", repo_type="dataset"
+    )
+    found = [[ref.name for ref in kind] for kind in (refs.branches, refs.converts, refs.tags)]
+    assert found == [["main"], ["parquet"], ["v1.0"]]
+    assert refs.converts[0].ref == CONVERTED
 
 
 @pytest.mark.skipif(

@@ -180,6 +180,11 @@ def test_the_card_may_be_edited_before_a_push_and_nothing_else(
     fails(capsys, "config.json: checksum differs from SHA256SUMS")
     assert push(tmp_path) == FAILED
     fails(capsys, f"{tmp_path}: no SHA256SUMS in it")
+    digest = hashlib.sha256(b"{}").hexdigest()
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  notes.json\n")  # of another program
+    assert push(tmp_path) == FAILED
+    fails(capsys, f"{tmp_path}: its SHA256SUMS is not of bert-jax, nor are its weights; give a")
 
 
 def test_a_card_that_was_edited_on_the_hub_stays(

@@ -122,7 +122,7 @@ def cutting(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (offline, "is not in the cache, and HF_HUB_OFFLINE is set; unset it to download it"),
         (gone, "cannot be downloaded and is not in the cache ("),
-        (gated, "access must be requested on its page; set HF_TOKEN"),
+        (gated, "gated; accept its terms on its page, then run `hf auth login` or set HF_TOKEN"),
         (other_token, "the hub refuses the token (401); set HF_TOKEN to a valid one"),
         (refusing(401), "the hub asks for a token (401); run `hf auth login` or set HF_TOKEN"),
         (refusing(403), "no permission (403); give HF_TOKEN of an account that may read it"),

@@ -84,9 +84,7 @@ class Hub:
         if (kind, name) not in self._commits:
             return 401, {"X-Error-Code": "RepoNotFound"}, b"{}"
         if what == "refs":
-            heads = self._heads[kind, name].items()
-            branches = [{"name": n, "ref": f"refs/heads/{n}", "targetCommit": c} for n, c in heads]
-            listing = {"branches": branches, "tags": [], "converts": []}
+            listing = _refs(self._heads[kind, name])
             return 200, {}, json.dumps(listing).encode()
         try:
             commit, files = self._find(kind, name, rest.strip("/") or "main")
@@ -148,6 +146,20 @@ def commit_of(revision: str) -> str:
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     return hashlib.sha1(revision.encode()).hexdigest()
+
+
+def _refs(heads: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+    """Lists names of revisions: those like v1 are tags, refs/convert/… are the hub's copies."""
+    listing: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
+    for name, commit in heads.items():
+        kind, ref = "branches", f"refs/heads/{name}"
+        if name.startswith("refs/convert/"):
+            kind, ref = "converts", name
+        elif re.fullmatch(r"v\d[\d.]*", name):
+            kind, ref = "tags", f"refs/tags/{name}"
+        short = name.rpartition("/")[2] if kind == "converts" else name
+        listing[kind].append({"name": short, "ref": ref, "targetCommit": commit})
+    return listing
 
 
 def _oid(data: bytes) -> str:

@@ -239,3 +239,9 @@ def test_a_store_of_another_vocabulary_is_refused(source: Path, tmp_path: Path) 
     config = small_config(other).replace("init", str(source / "exported"))
     with pytest.raises(UserError, match=r"its vocabulary is not that of the store .* --tokenizer="):
         loop.pretrain(config, tmp_path / "run")
+    without = tmp_path / "without"  # its tokenizer is in files that a store does not take
+    shutil.copytree(source / "exported", without)
+    for name in ("tokenizer.json", "SHA256SUMS"):
+        (without / name).unlink()
+    with pytest.raises(UserError, match=rf"with the tokenizer.json that .*--from={without} --out="):
+        loop.pretrain(config.replace("init", str(without)), tmp_path / "run")

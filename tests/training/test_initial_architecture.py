@@ -158,7 +158,7 @@ def test_a_model_is_continued_resumed_and_exported(
     assert "run: is the input, which it would replace" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["org/bert", "bert"])
+@pytest.mark.parametrize("name", ["org/bert", "bert-base-uncased"])
 def test_a_name_of_the_hub_is_answered_with_the_one_that_works(
     name: str,
     store: TokenStore,
@@ -171,6 +171,8 @@ def test_a_name_of_the_hub_is_answered_with_the_one_that_works(
     said = capsys.readouterr().err
     assert f"error: config.init={name}: " in said
     assert said.count(f"did you mean hf:{name}, a model on") == said.count("\n") == 1
+    assert cli.main(words_of(store, Path("old_run"), tmp_path / "run")) == FAILED
+    assert "did you mean" not in capsys.readouterr().err  # as likely a misspelled folder
 
 
 def test_a_model_that_is_absent_is_one_line(

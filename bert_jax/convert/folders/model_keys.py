@@ -49,6 +49,8 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("tokenizer_class", "the class of the tokenizer, if tokenizer_config.json names none"),
     read("bos_token_id eos_token_id cls_token_id sep_token_id imported_from trained_length",
          "kept as it is"),
+    read("trained_form", "how the run made and masked its examples, by which "
+         "`bert-jax evaluate --model` measures; kept as it is"),
     refused("is_decoder add_cross_attention is_encoder_decoder tie_encoder_decoder",
             "a decoder; give an encoder", False, None),
     refused("cross_attention_hidden_size", "a decoder; give an encoder", None),
