@@ -71,7 +71,7 @@ def bands(
     """
     from matplotlib.transforms import offset_copy
 
-    axes = _axes(3.2)
+    axes = _axes(3.6)
     for number, (name, (x, runs)) in enumerate(_plain(lines).items()):
         means = [sum(values) / len(values) for values in runs]
         if len(x) == 1:  # no line: a point with a bar, beside those of the other names
@@ -91,7 +91,8 @@ def bands(
         axes.set_xticks(ticks, [f"{place:,}" for place in ticks])
         axes.minorticks_off()
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.legend(frameon=False)
+    # Below the plot, since bands leave no room in it.
+    axes.figure.legend(loc="outside lower center", frameon=False, ncols=3, fontsize=9)
     return _svg(axes)
 
 
