@@ -118,7 +118,7 @@ def lower_forward(config: Any, phase: Any, mesh: Any) -> Any:
 
 def electra(options: argparse.Namespace) -> tuple:
     from bert_jax.aot import lower
-    from bert_jax.objectives.replaced_token_model import generator_of
+    from bert_jax.config.model_settings import generator_of
 
     both = shortened("electra_base", options.layers)
     (phase,), mesh = both.phases, mesh_of(both)

@@ -91,7 +91,7 @@ def phase_report(config: Config, index: int, target: Target, mesh: Mesh) -> Phas
         compile_seconds=seconds,
         flops=step_flops(config, phase, lower.teacher_of(config)),
         devices_flops=target.devices * target.accelerator.bf16_flops,
-        attention=dispatch.gpu_note(config, index, mesh),
+        attention=dispatch.gpu_note(config, phase, mesh),
         computes_in_16_bits=config.compute.dtype != "float32",
     )
 

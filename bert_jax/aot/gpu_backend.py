@@ -62,8 +62,8 @@ class GpuBackend(Backend[GpuHosts]):
         share, source = memory_fraction()
         raises = "" if share >= 0.9 else f"; {source or FRACTION_VARIABLE}=0.9 raises it"
         return [
-            f"The limit is {share:.0%} of {in_units(target.model.memory)}, which JAX takes when it "
-            f"starts ({source or 'its default'}{raises})."
+            f"The limit is {share:.0%} of {in_units(target.model.memory)}, the most that JAX takes "
+            f"({source or 'its default'}{raises})."
         ]
 
     def sections(self, phase: "PhaseReport", target: GpuHosts) -> Iterator["Section"]:
@@ -76,4 +76,7 @@ class GpuBackend(Backend[GpuHosts]):
         return "fits; hours are not estimated, because nothing gives them for GPUs"
 
     def train_command(self, target: GpuHosts, words: str) -> str:
-        return f"bert-jax pretrain {words} --config.data.store=… --workdir=…"
+        job = ""
+        if target.hosts > 1:  # else each would train a model of its own
+            job = f" --coordinator=HOST:8476 --num_processes={target.hosts} --process_id=I"
+        return f"bert-jax pretrain {words} --config.data.store=… --workdir=…{job}"

@@ -16,6 +16,7 @@ from flax import nnx
 from bert_jax.api import compiled
 from bert_jax.api.corpus_search import watched
 from bert_jax.api.text_rows import Rows
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import ComputeConfig
 from bert_jax.convert import weights
 from bert_jax.convert.sources import ReadModel, read_model
@@ -27,7 +28,7 @@ from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import head_title
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.objectives.replaced_token_model import generator_of, generator_params
+from bert_jax.objectives.replaced_token_model import generator_params
 from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 _SHORTEST: Final = (

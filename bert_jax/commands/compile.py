@@ -59,6 +59,7 @@ def _compile(values: flags.FlagValues) -> int | None:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
     target = _target(values)
     config = read_config(values, functools.partial(_model_of, target))
+    _check_pretrains(values, config)
     phases = _phases(values.phase, config)
     also = _also(values.sweep_also, config)
     from bert_jax.aot import backends
@@ -67,6 +68,24 @@ def _compile(values: flags.FlagValues) -> int | None:
     if values.sweep:
         return _sweep(values, config, target, phases, also)
     return _report(values, config, target, phases)
+
+
+def _check_pretrains(values: flags.FlagValues, config: "Config") -> None:
+    """Raises UserError for the config of a task; prints which model's step is compiled if the file
+    leaves that open, as those of tasks do."""
+    from bert_jax.config.config_files import follows_model, path_of
+    from bert_jax.runtime.console import Console
+
+    if name := config.task.name:
+        raise UserError(
+            f"config.task.name={name}: compile takes the step of pretraining, not that of a task; "
+            "give --config.task.name= for pretraining with the other settings"
+        )
+    if follows_model(values):
+        name = path_of(values).stem
+        model = f"config.init={config.init}" if config.init else "the default model"
+        line = f"compiling {name} as a step of pretraining, with the sizes of {model}"
+        Console(stderr=True).print(line)
 
 
 def _model_of(target: "Target", init: str) -> "ModelConfig":

@@ -222,6 +222,12 @@ def slice_of(path: Path) -> str | None:
         raise UserError(f"{path}: cannot be read ({reason})") from error
 
 
+def follows_model(values: flags.FlagValues) -> bool:
+    """Returns whether the parsed flag's config leaves the width to the model that `config.init`
+    names; without one it is the default."""
+    return flatten(plain(values[_FLAG].value)).get("model.hidden_size", 0) is None
+
+
 def path_of(values: flags.FlagValues) -> Path:
     """Returns the path of the parsed flag's config file."""
     return Path(config_flags.get_config_filename(values[_FLAG]).removeprefix(_READ))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bert_jax.config.activations import Activation
 from bert_jax.config.generator_settings import GeneratorConfig
@@ -183,3 +183,21 @@ class ModelConfig(LayerSettings):
     def padded_vocab_size(self) -> int:
         multiple = self.pad_vocab_to_multiple_of
         return -(-self.vocab_size // multiple) * multiple
+
+
+def generator_of(config: ModelConfig) -> ModelConfig:
+    """Returns the architecture of a model's generator.
+
+    Its heads start from random values where the model's are positional: a generator of another
+    width reads the positions through a dense layer.
+    """
+    changed: dict[str, Any] = {**config.generator.sizes}
+    width = changed.get("hidden_size", config.hidden_size)
+    if config.initializer != "published":
+        changed["initializer"] = "random"
+    return dataclasses.replace(
+        config,
+        **changed,
+        embedding_size=0 if width == config.table_width else config.table_width,
+        generator=GeneratorConfig(),
+    )

@@ -1,10 +1,10 @@
 """Finds whether transformers has a class for each model of a run."""
 
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import learned_by
-from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 
 

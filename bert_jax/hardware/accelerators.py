@@ -9,7 +9,7 @@ from typing import Any
 
 _TFLOPS = 10**12
 _GB = 10**9
-_GBIT = 10**9 / 8
+GBIT = 10**9 / 8
 _GIB = 2**30
 
 
@@ -87,8 +87,8 @@ _TPUS: tuple[tuple[Any, ...], ...] = (
 # - RTX A6000 and RTX 4090: with float32 accumulation, as XLA asks for; white papers of GA102 and
 #   Ada, appendix A. Their NVLink bridges join pairs only (A6000) or do not exist.
 # - Network: adapters of DGX A100 (8 x 200), DGX H100, H200 and B200 (8 x 400) and of a GB200 NVL72
-#   tray (4 x 400); of A10G and L4 the 100 Gbit/s that AWS g5.48xlarge and Google's g2-standard-96
-#   give to eight. Unknown where no such host is sold.
+#   tray (4 x 400). Unknown where no such host is sold; of A10G and L4 it depends on the host
+#   (`gpus.MODELS`).
 _GPUS: tuple[tuple[Any, ...], ...] = (
     (("NVIDIA A100-SXM4-40GB",), 312, 40, 1555, 600, 200),
     (("NVIDIA A100-PCIE-40GB",), 312, 40, 1555, 64, None),
@@ -100,8 +100,8 @@ _GPUS: tuple[tuple[Any, ...], ...] = (
     (("NVIDIA B200",), 4500 / 2, 180, 8000, 1800, 400),
     (("NVIDIA GB200",), 360_000 / 72 / 2, 186, 8000, 1800, 400),
     (("NVIDIA L40S",), 362.05, 48, 864, 64, None),
-    (("NVIDIA L4",), 242 / 2, 24, 300, 64, 12.5),
-    (("NVIDIA A10G",), 70, 24, 600, 64, 12.5),
+    (("NVIDIA L4",), 242 / 2, 24, 300, 64, None),
+    (("NVIDIA A10G",), 70, 24, 600, 64, None),
     (("NVIDIA GeForce RTX 4090",), 165.2, 24, 1008, 64, None),
     (("NVIDIA RTX A6000",), 154.8, 48, 768, 64, None),
 )
@@ -114,7 +114,7 @@ ACCELERATORS = (
             round(usable * _GIB),
             memory / n * _GB,
             ici and ici / n,
-            dcn and dcn / n * _GBIT,
+            dcn and dcn / n * GBIT,
             ghz * 1e9,
             *of_compiler,
         )
@@ -127,7 +127,7 @@ ACCELERATORS = (
             gb * _GB,
             memory_bandwidth=memory * _GB,
             ici_bandwidth=links * _GB,
-            dcn_bandwidth=network and network * _GBIT,
+            dcn_bandwidth=network and network * GBIT,
         )
         for kinds, tflops, gb, memory, links, network in _GPUS
     ),

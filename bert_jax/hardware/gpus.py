@@ -4,9 +4,11 @@ The numbers are what the compiler reads from a GPU where there is one (`cudaGetD
 Sources: NVIDIA's data sheets and white papers, checked against the target configurations of
 openxla/xla (xla/backends/gpu/target_config/specs); of A10G and RTX 4090 device queries that users
 published; of L4 its data sheet, with the memory of A10G, which has the same 24 GB with ECC too.
+Network of L4 and A10G: Google's page of the G2 machines, AWS' pages of the G5 and G6 instances.
 Clocks are the highest, so that a bound of the time stays one.
 """
 
+import dataclasses
 import math
 import os
 import re
@@ -14,11 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bert_jax.errors import UserError, nearest_name
-from bert_jax.hardware.accelerators import BY_DEVICE_KIND, Accelerator
+from bert_jax.hardware.accelerators import BY_DEVICE_KIND, GBIT, Accelerator
 
 # Names of the share of the memory that JAX takes; it refuses both together.
 FRACTION_VARIABLE, OLDER_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 DEFAULT_FRACTION = 0.75  # of JAX
+# With "platform", JAX takes memory as it needs it, and reads no share.
+ALLOCATOR_VARIABLE = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _UNIFIED = "TF_FORCE_UNIFIED_MEMORY"  # lets XLA take more than the GPU has, from the host's memory
 _MAX_HOSTS = 512
 _MIB, _KIB = 2**20, 2**10
@@ -33,6 +37,8 @@ class GpuModel:
     shared: bytes of a core's shared memory. threads: of a core at once.
     sizes: GPUs of a host, from few to many. links: network between them.
     linked_hosts: hosts that the same links join, one but for racks joined by NVLink.
+    network: Gbit/s to other hosts of the fastest host that is sold with each of `sizes`, None where
+        none is; () if its accelerator has the same of every host.
     """
 
     name: str
@@ -48,6 +54,7 @@ class GpuModel:
     sizes: tuple[int, ...] = (1, 2, 4, 8)
     links: str = "NVLink"
     linked_hosts: int = 1
+    network: tuple[float | None, ...] = ()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -55,14 +62,13 @@ class GpuModel:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory that JAX allocates for its arrays when it starts; UserError as
-        `memory_fraction`."""
+        """Memory that JAX takes for its arrays at most; UserError as `memory_fraction`."""
         return round(memory_fraction()[0] * self.memory)
 
 
 def memory_fraction() -> tuple[float, str]:
-    """Returns the share of a GPU's memory that JAX takes, and the variable that says so; "" for
-    JAX's default.
+    """Returns the share of a GPU's memory that JAX takes at most, and the variable that says so; ""
+    for JAX's default.
 
     Raises:
         UserError: JAX would refuse its variables, or the share is none.
@@ -70,6 +76,7 @@ def memory_fraction() -> tuple[float, str]:
     named = [name for name in (FRACTION_VARIABLE, OLDER_VARIABLE) if os.environ.get(name)]
     if len(named) > 1:
         raise UserError(f"{' and '.join(named)}: JAX takes one of them; unset {OLDER_VARIABLE}")
+    found = DEFAULT_FRACTION, ""
     for name in named:
         try:
             share = float(os.environ[name])
@@ -81,8 +88,10 @@ def memory_fraction() -> tuple[float, str]:
                 f"{name}={os.environ[name]}: not a share of the memory; give one from .1 to .95, "
                 f"or unset it (above 1 only with {_UNIFIED}=1)"
             )
-        return share, name
-    return DEFAULT_FRACTION, ""
+        found = share, name
+    if os.environ.get(ALLOCATOR_VARIABLE, "").lower() == "platform":
+        return 1.0, ALLOCATOR_VARIABLE
+    return found
 
 
 _A100 = (8, 0), 108, 64, 1.41
@@ -115,11 +124,12 @@ MODELS = {
             228 * _KIB, 2048, sizes=(1, 2, 4), linked_hosts=18,
         ),
         GpuModel(
-            "l4", "NVIDIA L4", (8, 9), 58, 128, 2.04, 22_587 * _MIB, 48 * _MIB, *_ADA, links="PCIe"
+            "l4", "NVIDIA L4", (8, 9), 58, 128, 2.04, 22_587 * _MIB, 48 * _MIB, *_ADA, links="PCIe",
+            network=(32, 32, 50, 100),
         ),
         GpuModel(
             "a10g", "NVIDIA A10G", (8, 6), 80, 128, 1.71, 22_587 * _MIB, 6 * _MIB, *_ADA,
-            links="PCIe",
+            links="PCIe", network=(25, None, 50, 100),
         ),
         GpuModel(
             "rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 128, 2.52, 24_563 * _MIB, 72 * _MIB,
@@ -165,7 +175,12 @@ class GpuHosts:
 
     @property
     def accelerator(self) -> Accelerator:
-        return self.model.accelerator
+        """The GPU, with its part of the network of such a host."""
+        row, network = self.model.accelerator, self.model.network
+        if not network:
+            return row
+        whole = network[self.model.sizes.index(self.per_host)]
+        return dataclasses.replace(row, dcn_bandwidth=whole and whole / self.per_host * GBIT)
 
     @property
     def usable_bytes(self) -> int:

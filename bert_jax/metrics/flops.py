@@ -2,12 +2,12 @@
 
 import dataclasses
 
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.task_model import probe_of
 from bert_jax.objectives.denoising import DENOISING
 from bert_jax.objectives.known_objectives import find, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import local
 

@@ -9,7 +9,6 @@ A position that is drawn twice has one sample here, since its key is the same, a
 the generator's loss; google-research/electra replaces it by the mean of two sampled ids.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, summed
@@ -83,24 +82,6 @@ def replaced_batch(batch: Batch, drawn_BxP: jax.Array) -> Batch:
     ids_BxS = with_slots(batch["input_ids"], batch, drawn_BxP)
     replaced_BxS = with_slots(jnp.zeros_like(ids_BxS), batch, wrong_BxP)
     return {**batch, "input_ids": ids_BxS, "replaced": replaced_BxS}
-
-
-def generator_of(config: ModelConfig) -> ModelConfig:
-    """Returns the architecture of a model's generator.
-
-    Its heads start from random values where the model's are positional: a generator of another
-    width reads the positions through a dense layer.
-    """
-    changed: dict[str, Any] = {**config.generator.sizes}
-    width = changed.get("hidden_size", config.hidden_size)
-    if config.initializer != "published":
-        changed["initializer"] = "random"
-    return dataclasses.replace(
-        config,
-        **changed,
-        embedding_size=0 if width == config.table_width else config.table_width,
-        generator=GeneratorConfig(),
-    )
 
 
 def generator_params(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
@@ -36,7 +37,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import all_heads, learned_by, with_heads
-from bert_jax.objectives.replaced_token_model import generator_of, generator_params
+from bert_jax.objectives.replaced_token_model import generator_params
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.publish.card_facts import read_card
 from bert_jax.publish.model_card import Card, render

@@ -3,6 +3,7 @@
 Devices are asked in a process of its own, which ends if a device or a server does not answer, and
 takes no memory of a GPU that others use.
 """
+# Over 300 lines: the table, and each of its checks.
 
 import contextlib
 import dataclasses
@@ -37,13 +38,18 @@ OK, NOTE, FAILED = "ok", "note", "failed"
 _ANSWER: Final = 10.0  # seconds that a program gets
 _START: Final = 120.0  # that JAX gets to find its devices
 _ASK: Final = """
-import json, os
+import json, logging, os
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn
 from bert_jax.parallel.mesh import find_devices
 def said(error):
     return " ".join(str(error).split())[:200]
+warnings = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        warnings.append(said(f"{record.getMessage()} {(record.exc_info or ['', ''])[1]}"))
+logging.getLogger("jax").addHandler(Kept(logging.WARNING))
 try:
     devices = find_devices()
     found = {"platform": devices[0].platform, "kinds": [one.device_kind for one in devices]}
@@ -56,10 +62,11 @@ if found.get("platform") == "gpu":
         found["cudnn"] = cudnn.version()
     except Exception as error:
         found["no_cudnn"] = said(error)
-print(json.dumps(found))
+print(json.dumps(found | {"warnings": warnings}))
 """
 # Oldest driver of each CUDA: "CUDA Compatibility", minor version compatibility.
 _DRIVERS: Final = {"cuda12": 525, "cuda13": 580}
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _CUDA: Final = tuple(f"jax-{name}-{part}" for name in _DRIVERS for part in ("plugin", "pjrt"))
 
 
@@ -162,7 +169,8 @@ def _unmet(package: str, extra: str = "") -> list[str]:
         if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
             continue
         if (has := _installed(wanted.name)) not in wanted.specifier or not has:
-            wrong.append(f"{wanted.name} {has or 'missing'}, not {wanted.specifier}")
+            other = f", not {wanted.specifier}" if wanted.specifier else ""
+            wrong.append(f"{wanted.name} {has or 'missing'}{other}")
     return wrong
 
 
@@ -250,8 +258,19 @@ def _devices() -> str:
     line = f"{len(kinds)} of {kinds[0]} ({found['platform']})"
     is_chosen = os.environ.get("JAX_PLATFORMS")
     if found["platform"] == "cpu" and _is_gpu_there() and not is_chosen:
-        raise CheckFailedError(f"{line}, but there is a GPU", "pip install 'bert-jax[cuda]'")
+        # The first: one that follows from it says that there is no plugin.
+        reason = "".join(f" ({said})" for said in found.get("warnings", [])[:1])
+        raise CheckFailedError(f"{line}, but there is a GPU{reason}", _remedy_for_hidden_gpu())
     return line
+
+
+def _remedy_for_hidden_gpu() -> str:
+    """Returns what to do where JAX does not find the GPU of this machine."""
+    if not any(_installed(f"jax-{cuda}-plugin") for cuda in _DRIVERS):
+        return "pip install 'bert-jax[cuda]'"
+    if (shown := os.environ.get(_VISIBLE)) is not None:
+        return f"unset {_VISIBLE}={shown}, which may hide it"
+    return "repair what driver and CUDA say here, or end other programs that use it"
 
 
 def _cudnn() -> str:

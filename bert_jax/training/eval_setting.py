@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.masking import masking_settings as masking_settings
@@ -20,7 +21,6 @@ from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.plan.plan_settings import UNMIXED
 from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.known_objectives import chosen, find
-from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 
 OWN: Final = "own"

@@ -17,6 +17,7 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import HEAD, settings_of
 from bert_jax.config.schema import Config, MeshConfig, PhaseConfig
@@ -30,7 +31,7 @@ from bert_jax.metrics.run_records import objectives_in
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.replaced_token_model import generator_of, generator_params
+from bert_jax.objectives.replaced_token_model import generator_params
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table

@@ -20,6 +20,7 @@ from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
@@ -35,7 +36,6 @@ from bert_jax.errors import UserError, count, hub_hint
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
-from bert_jax.objectives.replaced_token_model import generator_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
 from bert_jax.runtime.log import logger

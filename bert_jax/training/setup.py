@@ -172,7 +172,7 @@ def prepare(config: Config, workdir: Workdir, job: Job, data: RunData) -> RunCon
         if line := not_exportable(config):
             logger.warning(line)
         data.warn(config)
-    _print_attention(config, mesh)
+    _print_attention(config, phases, mesh)
     program = step_module.make_step_functions(
         config, mesh, phases[0].data.held_out.corpus, teacher.model if teacher else None
     )
@@ -245,8 +245,8 @@ def _print_size(
     logger.info(f"{data}; {only}{devices}")
 
 
-def _print_attention(config: Config, mesh: jax.sharding.Mesh) -> None:
-    notes = (dispatch.gpu_note(config, index, mesh) for index in range(len(config.phases)))
+def _print_attention(config: Config, phases: tuple[RunPhase, ...], mesh: jax.sharding.Mesh) -> None:
+    notes = (dispatch.gpu_note(config, phase.data.read, mesh) for phase in phases)
     for note in dict.fromkeys(filter(None, notes)):
         logger.info(note)
     if note := dispatch.memory_note(config, mesh):

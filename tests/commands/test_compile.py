@@ -131,7 +131,7 @@ def test_json_is_strict_and_holds_everything(fits: bool) -> None:
 
 @pytest.mark.nightly
 @needs_libtpu
-@pytest.mark.parametrize("name", sorted(MEANT))
+@pytest.mark.parametrize("name", sorted(set(MEANT) - {"sentences"}))  # which is of a task
 @pytest.mark.processes
 def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     done = compile_for(f"--config={name}", "--json")

@@ -16,8 +16,12 @@ import pytest
 from compiled_reports import compile_for, refused_here
 from gpu_compiler import needs_gpu_compiler
 
+from bert_jax import cli
 from bert_jax.aot import gpu_compiler
+from bert_jax.commands import compile as compile_command
+from bert_jax.config.schema import ModelConfig
 from bert_jax.ops.attention import cudnn
+from bert_jax.training import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 JAXLIB = importlib.metadata.version("jaxlib")
@@ -95,6 +99,26 @@ def test_a_model_whose_architecture_is_wanted_must_be_there(say, monkeypatch) ->
     code, line = say(*words)
     assert code == 1
     assert "config.init=nowhere: no model there" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "model"),
+    [
+        (["--config=glue"], "glue", "the default model"),
+        (["--config=glue", "--config.init=M"], "glue", "config.init=M"),
+        (["--config=sentences", "--config.task.name="], "sentences", "the default model"),
+        (["--config=base"], "", ""),
+    ],
+)
+def test_what_is_compiled_of_a_config_for_tasks_is_said(
+    capsys, monkeypatch, words, named, model
+) -> None:
+    monkeypatch.setattr(gpu_compiler, "prepare", lambda: None)
+    monkeypatch.setattr(resolve, "find_architecture", lambda _: ModelConfig())
+    monkeypatch.setattr(compile_command, "_report", lambda *_: None)
+    assert cli.main(["compile", *words, "--topology=h100-1"]) == 0
+    line = f"compiling {named} as a step of pretraining, with the sizes of {model}\n"
+    assert capsys.readouterr().err == (line if named else "")
 
 
 def test_a_gpu_that_does_not_exist_is_refused(say) -> None:

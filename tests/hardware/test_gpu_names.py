@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from bert_jax.aot.gpu_backend import GpuBackend
 from bert_jax.errors import UserError
 from bert_jax.hardware import gpus, targets
 from bert_jax.hardware.slices import Slice
@@ -78,7 +79,8 @@ def test_what_the_driver_and_the_data_sheet_say_of_a_gpu_agree(model: gpus.GpuMo
 
 def test_the_limit_of_memory_is_what_jax_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     model = gpus.MODELS["h100"]
-    names = (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE)
+    names, source = (gpus.FRACTION_VARIABLE, gpus.OLDER_VARIABLE), gpus.ALLOCATOR_VARIABLE
+    monkeypatch.delenv(source, raising=False)
     for name in names:
         monkeypatch.delenv(name, raising=False)
     assert model.usable_bytes == round(0.75 * model.memory)
@@ -87,6 +89,35 @@ def test_the_limit_of_memory_is_what_jax_takes(monkeypatch: pytest.MonkeyPatch) 
             context.setenv(name, ".9")
             assert model.usable_bytes == round(0.9 * model.memory)
             assert gpus.memory_fraction() == (0.9, name)
+            context.setenv(source, "Platform")  # which reads no share
+            assert model.usable_bytes == model.memory
+            (said,) = GpuBackend().of_memory(gpus.find("h100-8"))
+            assert said == f"The limit is 100% of 79.11 GiB, the most that JAX takes ({source})."
+
+
+@pytest.mark.parametrize(
+    ("name", "gbits"),
+    [
+        ("2xl4-1", 32), ("2xl4-2", 16), ("2xl4-8", 12.5), ("2xa10g-1", 25), ("2xa10g-2", None),
+        ("2xa10g-4", 12.5), ("2xh100-1", 400), ("2xrtx4090-1", None),
+    ],
+)  # fmt: skip
+def test_a_gpu_has_its_part_of_the_network_of_its_host(name: str, gbits: float | None) -> None:
+    assert gpus.find(name).accelerator.dcn_bandwidth == (gbits and gbits * 1e9 / 8)
+
+
+@pytest.mark.parametrize("model", gpus.MODELS.values(), ids=lambda model: model.name)
+def test_a_network_is_that_of_the_gpu_or_of_each_size_of_host(model: gpus.GpuModel) -> None:
+    assert len(model.network) in (0, len(model.sizes))
+    assert not (model.network and model.accelerator.dcn_bandwidth)
+
+
+def test_several_hosts_train_as_one_job() -> None:
+    words = "--config=base"
+    alone = GpuBackend().train_command(gpus.find("h100-8"), words)
+    assert alone == "bert-jax pretrain --config=base --config.data.store=… --workdir=…"
+    job = " --coordinator=HOST:8476 --num_processes=4 --process_id=I"
+    assert GpuBackend().train_command(gpus.find("4xa100-80g-8"), words) == alone + job
 
 
 @pytest.mark.parametrize("value", ["95", "nan", "0.9x", "0", "-1", "inf"])

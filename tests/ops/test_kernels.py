@@ -16,11 +16,13 @@ import pytest
 from small import run_config
 
 from bert_jax.config.config_files import load
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, dispatch, pallas, splash, xla
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
+from bert_jax.training.batches import held_out_config
 
 interpreted = functools.partial(pallas.attend, interpret=True)
 
@@ -164,6 +166,9 @@ def config_of(
     )
 
 
+KEPT = {"model.attention_probs_dropout_prob": 0.0}
+
+
 @pytest.fixture(autouse=True)
 def with_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "version", lambda: "9.12.0")
@@ -176,7 +181,7 @@ def refuse() -> str:
 def gpu_note(device: Any, config: Config) -> str:
     sizes = {"slice": 1, "data": 2, "fsdp": 1, "tensor": 1}
     mesh: Any = SimpleNamespace(devices=np.array([[device, device]]), shape=sizes)
-    return dispatch.gpu_note(config, 0, mesh)
+    return dispatch.gpu_note(config, config.phases[0], mesh)
 
 
 def test_without_cudnn_xla_is_taken_and_the_line_says_why(monkeypatch) -> None:
@@ -205,6 +210,57 @@ def test_the_attention_of_a_gpu_is_named_and_what_dropout_costs() -> None:
     assert "XLA" in note
     assert "(0.1 here)" in note
     assert f"{probabilities / 2**20:,.0f} MiB" in note
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_the_probabilities_of_a_generator_and_of_a_decoder_count(remat: str) -> None:
+    electra = load("electra_small_plus_plus", {"compute.remat": remat})
+    (phase,), sizes = electra.phases, (electra.model, generator_of(electra.model))
+    heads = [one.num_attention_heads * one.num_hidden_layers for one in sizes]
+    if remat != "none":
+        heads = [max(one.num_attention_heads for one in sizes)]
+    taken = phase.batch_size / phase.micro_batches / 2 * sum(heads) * phase.row_tokens**2 * 2
+    assert f"{taken / 2**20:,.0f} MiB" in gpu_note(H200, electra)
+    task = load("sentences", {"task.name": "denoising", "compute.remat": remat})
+    encoder = load("glue", {"phases[0].batch_size": 64, "compute.remat": remat})
+    once, twice = (float(re.findall(r"([\d,.]+) MiB", gpu_note(H200, one))[0].replace(",", ""))
+                   for one in (encoder, task))  # fmt: skip
+    assert twice == (2 * once if remat == "none" else once)
+    kept = load("sentences", {"task.name": "denoising", "model.attention_probs_dropout_prob": 0.0})
+    assert gpu_note(H200, kept).endswith("flash attention; XLA in the decoder")
+
+
+def test_the_windows_of_a_generator_count() -> None:
+    config = load("electra_base", {"model.local_attention": 32} | KEPT)
+    layers = config.model.num_hidden_layers, generator_of(config.model).num_hidden_layers
+    said = f"; XLA in {sum(2 * one // 3 for one in layers)} of {sum(layers)} layers, with windows"
+    assert said in gpu_note(H200, config)
+
+
+def test_a_kernel_is_checked_for_the_generator_too() -> None:
+    sizes = {"model.generator.hidden_size": 48, "model.generator.num_attention_heads": 4}
+    config = load("electra_small", sizes | KEPT)
+    assert config.model.head_dim % 8 == 0
+    assert resolved(H200, config) == "xla"
+    assert "tokens and the generator has heads of 12" in gpu_note(H200, config)
+    assert resolved(H200, load("electra_small", KEPT)) == "cudnn"
+
+
+@pytest.mark.parametrize(
+    ("form", "device", "length"), [("pallas", TPU, 130), ("splash", TPU, 130), ("cudnn", H200, 129)]
+)
+def test_a_kernel_is_checked_for_the_rows_of_evaluation(
+    form: str, device: Any, length: int
+) -> None:
+    """Where training packs examples into longer rows."""
+    rows = {"phases[0].row_length": 512, "phases[0].examples_per_row": 8}
+    config = load("base", rows | {"phases[0].seq_length": length} | KEPT)
+    (phase,) = held_out_config(config, config.phases[0]).phases
+    assert phase.row_tokens == length
+    said = rf"config.phases\[0\] has rows of {length} tokens in evaluation and the model"
+    with pytest.raises(UserError, match=said):
+        resolved(device, config.replace({"compute.attention": form}))
+    assert resolved(device, config) == ("xla" if device is H200 else "auto")
 
 
 def resolved(device: Any, config: Config) -> str:

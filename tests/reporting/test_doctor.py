@@ -32,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
-    for name in ("JAX_PLATFORMS", *FRACTIONS, "LD_LIBRARY_PATH"):
+    for name in ("JAX_PLATFORMS", *FRACTIONS, "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(doctor, "_is_gpu_there", lambda: (folder / "nvidia-smi").exists())
     with_devices(monkeypatch, {"platform": "cpu", "kinds": ["cpu"]})
@@ -113,6 +113,33 @@ def test_gpus_that_jax_does_not_use_fail(machine: Path, monkeypatch: pytest.Monk
         "Driver/library version mismatch; install NVIDIA's driver"
         in examined("driver")["driver"][1]
     )
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", None])
+def test_a_gpu_that_jax_does_not_see_is_a_line_with_its_reason(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, hidden: str | None
+) -> None:
+    """With the plugin: to install it again changes nothing."""
+    program(machine, "nvidia-smi", "")
+    with_packages(monkeypatch, jax_cuda13_plugin="0.10.2")
+    warnings = ["CUDA backend failed to initialize: no supported devices.", "no CUDA jaxlib"]
+    with_devices(monkeypatch, {"platform": "cpu", "kinds": ["cpu"], "warnings": warnings})
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    state, line = examined("devices")["devices"]
+    said, _, remedy = line.partition("; ")
+    assert (state, said) == ("failed", f"1 of cpu (cpu), but there is a GPU ({warnings[0]})")
+    unset = f"unset CUDA_VISIBLE_DEVICES={hidden}, which may hide it"
+    assert remedy == unset if hidden is not None else remedy.startswith("repair what driver")
+
+
+def test_a_package_that_any_release_meets_is_missing_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = ["nvidia-nvvm; extra == 'with-cuda'", "nvidia-none>=2; extra == 'with-cuda'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+    lines = ["nvidia-nvvm missing", "nvidia-none missing, not >=2"]
+    assert doctor._unmet("jax-cuda13-plugin", "with-cuda") == lines
 
 
 def test_cudnn_is_named_or_what_lacks_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +316,11 @@ def test_answers_that_say_nothing_are_lines(
 def test_jax_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert examined("devices")["devices"][1].endswith("of cpu (cpu)")
+    warns = 'logging.getLogger("jax._src.x").warning("CUDA backend\\nfailed")\ntry:\n    devices'
+    with monkeypatch.context() as context:  # as JAX does where the plugin fails
+        context.setattr(doctor, "_ASK", doctor._ASK.replace("try:\n    devices", warns))
+        doctor._ask.cache_clear()
+        assert doctor._ask()["warnings"] == ["CUDA backend failed"]
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     state, line = examined("devices")["devices"]
     assert (state, line.startswith("JAX finds no devices for JAX_PLATFORMS=cuda")) == (

@@ -28,6 +28,7 @@ from bert_jax.api.held_out_evaluation import evaluate_held_out
 from bert_jax.api.text_evaluation import evaluate_text
 from bert_jax.config.config_files import load
 from bert_jax.config.generator_settings import GeneratorConfig
+from bert_jax.config.model_settings import generator_of
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
 from bert_jax.convert.exportable import not_exportable
@@ -38,11 +39,7 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.disentangled_embeddings import summed
 from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.objectives.pretraining_model import declare, init_params, parameter_count
-from bert_jax.objectives.replaced_token_model import (
-    generator_of,
-    generator_params,
-    replaced_batch,
-)
+from bert_jax.objectives.replaced_token_model import generator_params, replaced_batch
 from bert_jax.objectives.total import all_sums
 from bert_jax.ops.draws import draw
 from bert_jax.publish.export import run_export

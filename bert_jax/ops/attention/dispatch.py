@@ -1,12 +1,14 @@
 """Selects the attention kernel for a mesh's devices and runs it on each of them."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.config.schema import ComputeConfig, Config, ModelConfig
+from bert_jax.config.model_settings import generator_of
+from bert_jax.config.schema import ComputeConfig, Config, ModelConfig, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, local, pallas, splash, xla
 from bert_jax.parallel.mesh import axis_size
@@ -77,12 +79,14 @@ def resolve(config: Config, mesh: Mesh, model: ModelConfig | None = None) -> Com
     return dataclasses.replace(compute, attention=kernel)
 
 
-def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
+def gpu_note(config: Config, phase: PhaseConfig, mesh: Mesh) -> str:
     """Returns a line on the attention of a phase's training step on GPUs and why it is taken; ""
     for other devices.
 
     Where XLA computes it, the line has the bytes of the probabilities that one device saves for the
     backward pass (see `saved_probabilities`), which cuDNN's kernel does not save.
+
+    phase: with the rows of its batches.
     """
     device = mesh.devices.flat[0]
     if device.platform != "gpu":
@@ -91,7 +95,7 @@ def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
     wanted = config.compute.attention
     reason = _unsupported("cudnn", config, device)
     if reason is None and wanted != "xla" and not rate:
-        more = _with_windows(config) + _with_mask(config.phases[index].row_tokens)
+        more = _with_windows(config) + _with_mask(phase.row_tokens) + _with_decoder(config)
         return f"attention: cuDNN {cudnn.version()}, flash attention{more}"
     if wanted == "xla":
         why = 'config.compute.attention="xla"'
@@ -99,16 +103,22 @@ def gpu_note(config: Config, index: int, mesh: Mesh) -> str:
         why = f"cuDNN's attention {reason}"
     else:
         why = f"cuDNN {cudnn.version()} (for evaluation) drops no probabilities ({rate:g} here)"
-    taken = saved_probabilities(config, index, mesh) / 2**20
+    taken = saved_probabilities(config, phase, mesh) / 2**20
     return f"attention: XLA, because {why}; the probabilities alone take {taken:,.0f} MiB a GPU"
+
+
+def _networks(config: Config) -> dict[str, ModelConfig]:
+    """Returns the models that a step trains, by their names in messages."""
+    both = {"generator": generator_of(config.model)} if config.data.replaced_tokens else {}
+    return {"model": config.model, **both}
 
 
 def _with_windows(config: Config) -> str:
     """Returns in words which layers take no kernel; "" if all do."""
-    model = config.model
-    windows = sum(map(model.is_local, range(model.num_hidden_layers)))
-    of = f"{windows} of {model.num_hidden_layers} layers, with windows of"
-    return f"; XLA in {of} {model.local_attention} tokens" if windows else ""
+    models = _networks(config).values()
+    layers = [model.is_local(layer) for model in models for layer in range(model.num_hidden_layers)]
+    of = f"{sum(layers)} of {len(layers)} layers, with windows of"
+    return f"; XLA in {of} {config.model.local_attention} tokens" if any(layers) else ""
 
 
 def _with_mask(length: int) -> str:
@@ -116,17 +126,34 @@ def _with_mask(length: int) -> str:
     return f"; a mask takes {2 * length**2 / 2**20:,.0f} MiB a row" if length > _SQUARE else ""
 
 
-def saved_probabilities(config: Config, index: int, mesh: Mesh) -> int:
+def _with_decoder(config: Config) -> str:
+    """Returns in words that a decoder's attention, which is causal, takes no kernel; "" without."""
+    return "; XLA in the decoder" if _has_decoder(config) else ""
+
+
+def _has_decoder(config: Config) -> bool:
+    return config.task.name == "denoising"
+
+
+def saved_probabilities(config: Config, phase: PhaseConfig, mesh: Mesh) -> int:
     """Returns the bytes of attention probabilities that XLA saves for a device's backward pass: of
-    every head and pair of tokens, in the compute dtype, of all layers without a window, of one with
-    rematerialization."""
-    phase, model, compute = config.phases[index], config.model, config.compute
+    every head and pair of tokens, in the compute dtype, of all layers without a window and all of a
+    decoder, of one layer with rematerialization.
+
+    phase: with the rows of its batches.
+    """
     rows = phase.batch_size / phase.micro_batches / axis_size(mesh, AXES["batch"])
-    heads = model.num_attention_heads / mesh.shape["tensor"]
-    layers = sum(not model.is_local(layer) for layer in range(model.num_hidden_layers))
-    saved = layers if compute.remat == "none" else min(layers, 1)
-    size = jnp.dtype(compute.dtype).itemsize
-    return round(rows * heads * phase.row_tokens**2 * saved * size)
+    heads = [
+        model.num_attention_heads
+        for model in _networks(config).values()
+        for layer in range(model.num_hidden_layers)
+        if not model.is_local(layer)
+    ]
+    if _has_decoder(config):
+        heads += [config.model.num_attention_heads] * config.model.num_hidden_layers
+    saved = sum(heads) if config.compute.remat == "none" else max(heads, default=0)
+    size = jnp.dtype(config.compute.dtype).itemsize
+    return round(rows * saved / mesh.shape["tensor"] * phase.row_tokens**2 * size)
 
 
 def memory_note(config: Config, mesh: Mesh) -> str:
@@ -151,19 +178,22 @@ def _unsupported(
 ) -> str | None:
     """Returns why a kernel does not support a configuration, or None if it does; model: as in
     `resolve`."""
-    head_dim = (model or config.model).head_dim
     if not _RUNS[kernel](device):
         return f"runs on {_DEVICES[kernel]}, not on {device.device_kind}"
     if kernel == "cudnn" and (missing := _cudnn_missing()):
         return f"cannot run: {missing}"
     if kernel == "cudnn" and config.compute.dtype != "bfloat16":
         return f'computes in bfloat16, not in config.compute.dtype="{config.compute.dtype}"'
+    models = {"model": model} if model else _networks(config)
     for i, phase in enumerate(config.phases):
-        if not _SUPPORTS[kernel](phase.row_tokens, head_dim):
-            return (
-                f"needs {_SHAPES[kernel]}; config.phases[{i}] has rows of {phase.row_tokens} "
-                f"tokens and the model has heads of {head_dim}"
-            )
+        lengths = dict.fromkeys((phase.row_tokens, phase.seq_length))  # the latter in evaluation
+        for length, (name, one) in itertools.product(lengths, models.items()):
+            if not _SUPPORTS[kernel](length, one.head_dim):
+                when = "" if length == phase.row_tokens else " in evaluation"
+                return (
+                    f"needs {_SHAPES[kernel]}; config.phases[{i}] has rows of {length} "
+                    f"tokens{when} and the {name} has heads of {one.head_dim}"
+                )
     return None
 
 
