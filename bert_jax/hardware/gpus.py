@@ -146,8 +146,15 @@ ALIASES = {
     "h200-sxm": "h200", "b200-sxm": "b200", "rtx-4090": "rtx4090", "4090": "rtx4090",
     "rtx-a6000": "a6000", "rtxa6000": "a6000",
 }  # fmt: skip
-# Their compute capability.
-_DROPPED = {"v100": "7.0", "p100": "6.0", "p4": "6.1", "p40": "6.1", "m60": "5.2", "k80": "3.7"}
+# Names of GPUs that CUDA 13 has dropped, by compute capability, and of what is not NVIDIA's.
+_DROPPED = {
+    "7.0": "v100s?|titan-?v",
+    "6.0": "p100|gp100",
+    "6.1": r"p40?|p[1-6][02]00|gtx-?10\d0(-?ti)?|1080(-?ti)?|titan-?xp",
+    "5.2": r"m40?|m60|m[1-6]000|gtx-?9\d0(-?ti)?|titan-?x",
+    "3.7": "k80",
+    "": r"mi\d+\w*|radeon.*|(habana-?)?gaudi.*|(aws-?)?(trainium|inferentia)\d*",
+}
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,7 @@ class GpuHosts:
 def known(name: str) -> bool:
     """Returns whether a name, with or without numbers around it, means a GPU, a dropped one too."""
     kind = _words(name)[1]
-    return kind in MODELS or kind in ALIASES or bool(_dropped(kind))
+    return kind in MODELS or kind in ALIASES or bool(why_dropped(name))
 
 
 def find(name: str) -> GpuHosts:
@@ -242,18 +249,21 @@ def find(name: str) -> GpuHosts:
 
 
 def why_dropped(name: str) -> str:
-    """Returns the message about a GPU that JAX no longer supports; "" for any other name."""
-    if not (old := _dropped(_words(name)[1])):
-        return ""
-    return (
-        f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
-        f"{old.upper()} (compute capability {_DROPPED[old]}); the oldest here is a100-40g"
-    )
-
-
-def _dropped(kind: str) -> str:
-    """Returns the GPU without support that a name means, such as v100-sxm2-32gb; "" if none."""
-    return next((old for old in _DROPPED if re.fullmatch(rf"(tesla-)?{old}s?(-.*)?", kind)), "")
+    """Returns the message about an accelerator that JAX for CUDA no longer or never supported; ""
+    for any other name, and for v100-sxm2-32gb as for v100."""
+    plain = "-".join(_words(name)[1:])  # gtx-1080 ends with a number
+    for capability, names in _DROPPED.items():
+        if words := re.fullmatch(rf"(?:(?:tesla|quadro|geforce)-?)?({names})(-.*)?", plain):
+            if not capability:
+                return (
+                    f"{name}: not a GPU of NVIDIA, which JAX for CUDA needs; give one, such as h100"
+                )
+            return (
+                f"{name}: CUDA 13, which JAX's GPU plugin is built with, no longer compiles for "
+                f"{words[1].upper()} (compute capability {capability}); the oldest here is "
+                "a100-40g"
+            )
+    return ""
 
 
 def _words(name: str) -> tuple[int, str, str]:

@@ -68,10 +68,8 @@ class Sky:
             raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
         for name, reference in job.env_from:
             if reference != name:
-                raise UserError(
-                    f"--env_from={name}={reference}: give {name}={name}: SkyPilot takes a secret "
-                    "from the variable of its name"
-                )
+                why = "SkyPilot takes a secret from the variable of its name"
+                raise UserError(f"--env_from={name}={reference}: give {name}={name}: {why}")
 
     def checks(self, job: Job) -> Sequence[Check]:
         secrets = (
@@ -81,13 +79,10 @@ class Sky:
 
     def render(self, job: Job) -> Rendering:
         file, archive = f"{job.name}.yaml", f"{job.bundle.name}.tar"
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        text = task(job, name_of(job, job.digest(self)), **dataclasses.asdict(self))
         secrets = (f"--secret={name}" for name, _ in job.env_from)
         return Rendering(
-            files={
-                archive: job.bundle.archive,
-                file: task(job, name_of(job, job.digest(self)), **options),
-            },
+            files={archive: job.bundle.archive, file: text},
             commands=(("sky", "jobs", "launch", "--yes", "--detach-run", *secrets, file),),
         )
 
@@ -97,10 +92,8 @@ class Sky:
             return False
         if found.name != name_of(job, job.digest(self)):
             stop = shlex.join(("stop", f"--name={job.name}", f"--workdir={job.workdir}"))
-            raise UserError(
-                f"--name={job.name}: SkyPilot job {found.number} runs another command, or with "
-                f"other flags; end it first: bert-jax launch sky {stop}"
-            )
+            line = f"SkyPilot job {found.number} runs another command, or with other flags"
+            raise UserError(f"--name={job.name}: {line}; end it first: bert-jax launch sky {stop}")
         return True
 
     def run(self, job: Job) -> int:
@@ -123,13 +116,16 @@ class Sky:
         return "\n".join(lines)
 
     def logs(self, job: JobId, *, follow: bool) -> None:
-        words = ["--follow" if follow else "--no-follow", str(get(job).number)]
+        words = ["--tail=0", "--follow" if follow else "--no-follow", str(get(job).number)]
         subprocess.run(["sky", "jobs", "logs", *words], check=False)  # it says what is wrong
 
     def stop(self, job: JobId) -> None:
-        found, state = find(job), State.read(job.folder)
+        if (found := find(job)) is None:
+            say(f"{job.name}: not there")
+            return
+        state = State.read(job.folder)
         until = time.monotonic() + (state.grace if state else 0) + _PATIENCE
-        if found and found.state == "RUNNING":
+        if found.state == "RUNNING":
             put(f"{job.folder}/stop", b"")  # the first node looks for it
             say(f"{job.name}: asked to save")
         while found and not found.is_over:
@@ -144,7 +140,7 @@ class Sky:
         with storage_errors(job.folder):
             if (folder := open_path(job.folder)).exists():
                 folder.rmtree()
-        say(f"{job.folder}: removed")
+                say(f"{job.folder}: removed")
 
 
 def check_sky() -> str:

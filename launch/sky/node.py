@@ -1,7 +1,8 @@
 """Runs the process of one node of a SkyPilot job, within the budgets of its restarts.
 
-FOLDER MAX_PREEMPTIONS MAX_FAILURES GRACE COMMAND…: the job's folder in the workdir, its budgets,
-the seconds that its process may take to save, which `stop` waits for, the process. SkyPilot
+FOLDER MAX_PREEMPTIONS MAX_FAILURES GRACE LOST COMMAND…: the job's folder in the workdir, its
+budgets, the seconds that its process may take to save, which `stop` waits for, the code that its
+43 becomes: 42 where peers are taken away, a preemption; the process. SkyPilot
 recovers a job after exit codes 42 and 43 as often as they come, on new nodes, so the count is kept
 in FOLDER: `state.json`, `codes/ATTEMPT/NODE`, and `stop`, which marks a job that was asked to stop.
 """
@@ -18,7 +19,7 @@ from types import FrameType
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import FAILED, FINAL, LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import say
-from bert_jax.launch.restarts import Limits, Restarts
+from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 from bert_jax.storage import json_record
 from bert_jax.storage.remote import open_path, put, storage_errors
 
@@ -61,38 +62,32 @@ def codes_of(folder: str, attempt: int) -> list[int]:
 
 
 def place(env: dict[str, str]) -> list[str]:
-    """Returns the flags that tell a process its place; none on a single node.
-
-    env: with SkyPilot's variables: the nodes' addresses, one on each line, the first node's first.
-    """
-    addresses = env["SKYPILOT_NODE_IPS"].split()
-    if (count := int(env["SKYPILOT_NUM_NODES"])) == 1:
-        return []
-    rank = env["SKYPILOT_NODE_RANK"]
-    return [f"--coordinator={addresses[0]}:{PORT}", f"--num_processes={count}",
-            f"--process_id={rank}"]  # fmt: skip
+    """Returns the flags that tell a process its place, by SkyPilot's variables; none on a single
+    node."""
+    first, count = env["SKYPILOT_NODE_IPS"].split()[0], env["SKYPILOT_NUM_NODES"]
+    flags = [f"--coordinator={first}:{PORT}", f"--num_processes={count}"]
+    return [*flags, f"--process_id={env['SKYPILOT_NODE_RANK']}"] if int(count) > 1 else []
 
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit code of this node: 42 or 43 only if the job may be started again."""
-    folder, preemptions, failures, grace, *command = words
+    folder, preemptions, failures, grace, lost, *command = words
     # SkyPilot takes longer to make new nodes than any pause would be.
     most = {"max_preemptions": int(preemptions), "max_failures": int(failures)}
     limits, rank = Limits(**most, between=0.0), os.environ["SKYPILOT_NODE_RANK"]
     task = os.environ["SKYPILOT_TASK_ID"]
     if rank == "0" and (code := _begin(folder, task, int(grace), limits)):
         return code
-    code = _run(f"{folder}/stop" if rank == "0" else "", [*command, *place(dict(os.environ))])
+    command += place(dict(os.environ))
+    code = _run(f"{folder}/stop" if rank == "0" else "", int(lost), command)
     state = State.read(folder) or State("", 0, attempt=0)
     put(f"{folder}/codes/{state.attempt}/{rank}", str(code).encode())
     if code == 0:
         return code
-    if _exists(f"{folder}/stop"):
-        say(f"node {rank} ended with {code}; not started again: asked to stop")
-        return _final(code)
-    decision = Restarts(state.preemptions, state.failures).after(code, limits)
+    restarts = Restarts(state.preemptions, state.failures)
+    decision = NOT_AGAIN if exists(f"{folder}/stop") else restarts.after(code, limits)
     say(f"{describe([(f'node {rank}', code)])}; {decision.reason}")
-    return code if decision.again else _final(code)
+    return code if decision.again or code in FINAL else FAILED
 
 
 def _begin(folder: str, task: str, grace: int, limits: Limits) -> int:
@@ -110,15 +105,15 @@ def _begin(folder: str, task: str, grace: int, limits: Limits) -> int:
         restarts = Restarts(state.preemptions, state.failures)
         if not (decision := restarts.after(code, limits)).again:
             say(f"attempt {state.attempt} ended with {code}; {decision.reason}")
-            return _final(code)
+            return FAILED
         new = State(task, grace, state.attempt + 1, restarts.preemptions, restarts.failures)
     put(f"{folder}/state.json", json.dumps(dataclasses.asdict(new)).encode())
     return 0
 
 
-def _run(stop: str, command: Sequence[str]) -> int:
-    """Returns the exit code of a process, with a signal as `verdict` has it; asks it to save once
-    the file `stop` is there."""
+def _run(stop: str, lost: int, command: Sequence[str]) -> int:
+    """Returns the exit code of a process, with a signal as `verdict` has it, and for 43 `lost`;
+    asks it to save once the file `stop` is there."""
     asked: list[int] = []
     process = subprocess.Popen(command)
 
@@ -132,24 +127,20 @@ def _run(stop: str, command: Sequence[str]) -> int:
             code = process.wait(_POLL)
             break
         except subprocess.TimeoutExpired:
-            if stop and not asked and _exists(stop):
+            if stop and not asked and exists(stop):
                 ask(signal.SIGTERM, None)
     if asked and signal_of(code) == signal.SIGTERM:
         return STOPPED  # before it could save anything
-    return verdict([code])
+    return lost if code == LOST else verdict([code])
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Returns whether a file is there, as far as the bucket answers."""
     try:
         with storage_errors(path):
             return bool(open_path(path).exists())
     except UserError:  # asked again at the next look
         return False
-
-
-def _final(code: int) -> int:
-    """Returns the exit code of a job that ended, after which SkyPilot does not recover it."""
-    return code if code in FINAL or code not in (STOPPED, LOST) else FAILED
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def task(
         "resources": wanted,
         "file_mounts": {f"~/bert-jax/{bundle}.tar": f"./{bundle}.tar"},
         "setup": _SETUP.format(name=bundle, install=_install(job, is_tpu=is_tpu)),
-        "run": _run(job, is_tpu=is_tpu),
+        "run": _run(job, STOPPED if use_spot and num_nodes > 1 else LOST, is_tpu=is_tpu),
     }
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
@@ -71,9 +71,11 @@ def tpu_slice(accelerators: str) -> slices.Slice | None:
     if not name.startswith("tpu-"):
         return None
     try:
-        return slices.find(name.removeprefix("tpu-").replace("v5litepod", "v5e"))
-    except ValueError as error:
-        raise UserError(f"--accelerators={accelerators}: {error}") from None
+        return slices.find(name)
+    except ValueError:  # such as tpu-v6e-slice:4, GKE's name
+        kind = "v5litepod" if "lite" in name else "v6e"
+        line = f"give a TPU by SkyPilot's name, such as tpu-{kind}-4 or tpu-{kind}-8"
+        raise UserError(f"--accelerators={accelerators}: {line}") from None
 
 
 def _install(job: Job, *, is_tpu: bool) -> str:
@@ -87,7 +89,7 @@ def _install(job: Job, *, is_tpu: bool) -> str:
     return "\n".join(lines)
 
 
-def _run(job: Job, *, is_tpu: bool) -> str:
+def _run(job: Job, lost: int, *, is_tpu: bool) -> str:
     bundle, limits = job.bundle.name, job.limits
     # Without it JAX would run on the CPUs of a machine whose driver it refuses.
     variables = {} if is_tpu else {"JAX_PLATFORMS": "cuda,cpu"}
@@ -95,7 +97,8 @@ def _run(job: Job, *, is_tpu: bool) -> str:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if paths := job.bundle.python_path(f"$PWD/{bundle}"):
         lines.append(f'export PYTHONPATH="{":".join(paths)}"')
-    numbers = (limits.max_preemptions, limits.max_failures, math.ceil(limits.grace))
+    budgets = (limits.max_preemptions, limits.max_failures)
+    numbers = (*budgets, math.ceil(limits.grace), lost)
     command = ("python/bin/python", "-P", "-m", "bert_jax", *job.words(bundle))
     words = shlex.join([job.folder, *map(str, numbers), *command])
     return _RUN.format(environment="\n".join(lines), words=words)

@@ -1,6 +1,7 @@
 """Jobs on rented machines: the task against SkyPilot's schema, `sky` as a small script, and what a
 node does in each attempt."""
 
+# Over 300 lines: one script in place of `sky`, for the launcher's half and the nodes'.
 import json
 import signal
 import sys
@@ -24,10 +25,12 @@ from bert_jax.launch.sky import backend as sky
 from bert_jax.launch.sky import node
 from bert_jax.launch.sky.backend import Sky
 from bert_jax.launch.sky.node import State
+from bert_jax.launch.sky.queue import name_of
 
 BACKEND = Sky(accelerators="H100:8", num_nodes=2)
 TASK = "sky-managed-2026-11-27-10-00-00-000000_b1_7-0"
-# In place of SkyPilot: notes its words, and answers for the jobs in queue.json.
+# In place of SkyPilot: notes its words, and answers for the jobs in queue.json, which another
+# machine submitted; they have a controller if the file is there.
 PROGRAM = """#!{python}
 import json, pathlib, sys
 here, words = pathlib.Path("{folder}"), sys.argv[1:]
@@ -38,9 +41,11 @@ jobs = json.loads(queue.read_text()) if queue.exists() else []
 if words == ["--version"]:
     print("skypilot, version 0.14.1")
 elif words[:2] == ["jobs", "queue"]:
+    if not queue.exists() and "--refresh" in words:
+        sys.exit("ClusterDoesNotExist: Cluster 'sky-jobs-controller-1' does not exist.")
     if not queue.exists() or (here / "stopped").exists() and "--refresh" not in words:
         sys.exit("sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
-    print(json.dumps(jobs))
+    print(json.dumps(jobs if "--all-users" in words else []))
 elif words[:2] == ["jobs", "launch"]:
     task = pathlib.Path(words[-1]).read_text()
     name = task.split()[1]
@@ -134,6 +139,7 @@ def test_run_submits_a_job_and_ends_with_the_code_that_its_nodes_noted(
     assert BACKEND.run(of) == 44
     assert "jobs launch --yes --detach-run b1.yaml" in calls(program)
     printed = capfd.readouterr().out
+    assert "jobs logs --tail=0 --follow 1" in calls(program)
     assert "output of the nodes" in printed
     assert printed.endswith("launch | SkyPilot job 1: failed, ended with 44\n")
     assert BACKEND.status(of).splitlines()[1] == "attempt 4; 0 preemptions, 0 failures so far"
@@ -141,18 +147,63 @@ def test_run_submits_a_job_and_ends_with_the_code_that_its_nodes_noted(
 
 @pytest.mark.processes
 def test_a_running_job_is_found_by_its_name_and_another_of_it_refused(
-    tmp_path: Path, program: Path
+    tmp_path: Path, program: Path, capfd: pytest.CaptureFixture
 ) -> None:
     of = here(tmp_path)
-    name = f"b1-{of.digest(BACKEND)}"
+    name = name_of(of, of.digest(BACKEND))
     running = {"job_id": 1, "job_name": name, "status": "RECOVERING"}
     others = [{"job_id": 9, "job_name": other, "status": "RUNNING"} for other in ("b1-x", None)]
     (program / "queue.json").write_text(json.dumps([running, *others]))
     assert BACKEND.is_running(of)
     with pytest.raises(UserError, match="runs another command, or with other flags; end it first"):
         Sky(accelerators="A100:8").is_running(of)
-    with pytest.raises(UserError, match="--name=b2: no such job"):
-        BACKEND.status(JobId(name="b2", workdir=of.workdir))
+    other = JobId(name="b2", workdir=of.workdir)
+    assert "--name=b2: no such job in" in refusal(lambda: BACKEND.status(other))
+    BACKEND.delete(other)
+    assert capfd.readouterr().out == "launch | b2: not there\n"
+
+
+@pytest.mark.processes
+def test_a_job_in_another_workdir_is_not_this_one(tmp_path: Path, program: Path) -> None:
+    of, elsewhere = here(tmp_path), JobId(name="b1", workdir=str(tmp_path / "wrong"))
+    BACKEND.render(of).run()
+    ended = name_of(elsewhere, of.digest(BACKEND))
+    verbs = [
+        BACKEND.status,
+        lambda job: BACKEND.logs(job, follow=False),
+        BACKEND.stop,
+        BACKEND.delete,
+    ]
+    for verb in [*verbs, lambda _: BACKEND.is_running(here(tmp_path / "wrong"))]:
+        line = refusal(lambda verb=verb: verb(elsewhere))
+        assert "SkyPilot job 1 has this name and is not in" in line
+    assert not Path(elsewhere.folder).exists()
+    jobs = json.loads((program / "queue.json").read_text())
+    jobs.append({"job_id": 2, "job_name": ended, "status": "SUCCEEDED"})
+    (program / "queue.json").write_text(json.dumps(jobs))
+    assert BACKEND.status(elsewhere) == "SkyPilot job 2: succeeded"
+    assert BACKEND.is_running(of)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("noted", "stops", "ends"),
+    [([], False, False), ([43], False, False), ([42], True, True), ([0, 44], False, True)],
+)
+def test_a_job_that_another_skypilot_runs_is_not_submitted_again(
+    tmp_path: Path, program: Path, noted: list[int], stops: bool, ends: bool
+) -> None:
+    of = here(tmp_path)
+    node.put(f"{of.folder}/state.json", json.dumps(vars(State(TASK, 60))).encode())
+    for rank, code in enumerate(noted):
+        node.put(f"{of.folder}/codes/1/{rank}", str(code).encode())
+    if stops:
+        node.put(f"{of.folder}/stop", b"")
+    if ends:
+        assert not BACKEND.is_running(of)
+    else:
+        assert "use the machine that submitted it" in refusal(lambda: BACKEND.is_running(of))
+        assert "has one that has not ended" in refusal(lambda: BACKEND.stop(of))
 
 
 @pytest.mark.processes
@@ -161,7 +212,7 @@ def test_stop_asks_a_running_job_to_save_before_it_is_cancelled(
     tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, state: str, asks: bool
 ) -> None:
     of = here(tmp_path)
-    name = f"b1-{of.digest(BACKEND)}"
+    name = name_of(of, of.digest(BACKEND))
     (program / "queue.json").write_text(
         json.dumps([{"job_id": 1, "job_name": name, "status": state}])
     )
@@ -198,14 +249,15 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     monkeypatch.setenv("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2")
     monkeypatch.setenv("SKYPILOT_NUM_NODES", "2")
 
-    def run(code: int, rank: int = 0, task: str = TASK, program: str = "") -> int:
+    def run(code: int, rank: int = 0, task: str = TASK, program: str = "", lost: str = "43") -> int:
         monkeypatch.setenv("SKYPILOT_TASK_ID", task)
         monkeypatch.setenv("SKYPILOT_NODE_RANK", str(rank))
         program = (
             program or f"import sys; open('place', 'w').write(str(sys.argv)); sys.exit({code})"
         )
         try:
-            return node.main([str(tmp_path), "2", "1", "60", sys.executable, "-c", program])
+            words = [str(tmp_path), "2", "1", "60", lost, sys.executable, "-c", program]
+            return node.main(words)
         finally:
             signal.signal(signal.SIGTERM, before)
 
@@ -248,6 +300,36 @@ def test_nodes_that_were_taken_away_are_a_preemption(
     node.put(f"{tmp_path}/state.json", json.dumps(vars(State(TASK, 60))).encode())
     assert attempt(0) == 0
     assert State.read(str(tmp_path)) == State(TASK, 60, attempt=2, preemptions=1)
+
+
+@pytest.mark.processes
+def test_a_peer_that_several_spot_nodes_lose_is_a_preemption_and_a_killed_process_none(
+    attempt: Callable[..., int], tmp_path: Path
+) -> None:
+    for nodes, spot, lost in ((2, True, "42"), (1, True, "43"), (2, False, "43")):
+        backend = Sky(accelerators="H100:8", num_nodes=nodes, use_spot=spot)
+        task = yaml.safe_load(backend.render(rented()).files["b1.yaml"])
+        assert f"/launch/b1 100 3 25 {lost} python/bin/python" in task["run"]
+    assert [attempt(43, lost="42") for _ in range(2)] == [42, 42]
+    kill = "import os; os.kill(os.getpid(), 9)"
+    assert attempt(0, program=kill, lost="42") == 43
+    assert attempt(0, lost="42") == 0
+    assert State.read(str(tmp_path)) == State(TASK, 60, attempt=4, preemptions=2, failures=1)
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "says"),
+    [
+        ("tpu-v6e-slice:4", "such as tpu-v6e-4 or"),
+        ("tpu-v5-lite-podslice:4", "such as tpu-v5litepod-4 or"),
+        ("tpu-v6e-9", "such as tpu-v6e-4 or"),
+        ("MI300X:8", "--accelerators=MI300X: not a GPU of NVIDIA"),
+    ],
+)
+def test_other_accelerators_are_refused_with_names_of_skypilot(
+    accelerators: str, says: str
+) -> None:
+    assert says in refusal(lambda: Sky(accelerators=accelerators).check(rented()))
 
 
 @pytest.mark.processes
