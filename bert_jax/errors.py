@@ -14,7 +14,7 @@ OBJECT_PER_LINE: Final = "jq -c '.[]' OLD > NEW.jsonl"  # of a JSON array
 _HUB_NAMES: Final = {
     # OWNER/NAME, or one of the first models, such as bert-base-uncased, which have no owner.
     "model": re.compile(
-        r"(?!.*\.(json|txt|model|zip)$)(\w[\w.-]*/[\w.-]+|\w*bert[\w.]*-[\w.-]+)(@[\w./-]+)?"
+        r"(?!.*\.(json|txt|model|zip)$)(\w[\w.-]*/[\w.-]+|[\w-]*bert[\w.]*-[\w.-]+)(@[\w./-]+)?"
     ),
     "dataset": re.compile(r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"),
 }

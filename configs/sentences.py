@@ -25,8 +25,6 @@ from ml_collections import ConfigDict
 
 from bert_jax.configs import glue
 
-SLICE = "v5e-4"
-
 
 def get_config() -> ConfigDict:
     config = glue.get_config()

@@ -44,6 +44,7 @@ from bert_jax.objectives.known_objectives import OBJECTIVES, chosen, head_title,
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
+from bert_jax.parallel.local_devices import power_of_two
 from bert_jax.runtime.console import progress
 from bert_jax.training.eval_setting import OWN
 from bert_jax.training.evaluate import Asked, Measure, asked_form, pretrained
@@ -51,7 +52,8 @@ from bert_jax.training.initial_vocabulary import first_difference
 from bert_jax.workdir.layout import Workdir, split_step
 
 _LENGTH: Final = 128
-_ROWS, _PARTS = 256, 8  # rows that --batches counts, and batches that they are computed in
+_ROWS = 256  # that --batches counts
+_TOKENS = 8192  # of the rows that are computed at once, but for a row that is longer
 _BY_DOCUMENTS: Final = "Student's t over the documents, weighted by their predictions"
 
 
@@ -163,7 +165,8 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
     else:
         data, shape = _assumed(read.config, pairs, has_pairs=has_pairs)
         objectives = []  # all that the data has labels for
-    phase = PhaseConfig(steps=1, batch_size=_ROWS, micro_batches=_PARTS, **shape)
+    parts = min(power_of_two(_ROWS * shape["seq_length"] // _TOKENS), _ROWS)
+    phase = PhaseConfig(steps=1, batch_size=_ROWS, micro_batches=parts, **shape)
     config = Config(
         model=read.config,
         data=data,
@@ -252,5 +255,7 @@ def _notes(subject: _Subject, text: TokenStore, asked: Sequence[Asked]) -> list[
     if subject.assumed and (own := next((each for each in asked if each.name == OWN), None)):
         data, length = own.form.data, own.form.seq_length
         form = f"{data.pairing}/{data.masking}@{data.mask_rate:g}:{length}"
-        notes.append(f"the model does not record how it was trained; {form} was assumed")
+        notes.append(
+            f"the model does not record how it was trained; {form}: what was not given is assumed"
+        )
     return notes

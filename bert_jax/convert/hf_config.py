@@ -108,7 +108,8 @@ def from_config_json(
     """
     if is_description(values):
         raise UserError(
-            f"{where}: of a run that has no checkpoints yet; train it until it has saved one"
+            f"{where}: of a run, and no checkpoint is read from here; train it until it has saved "
+            "one, or export it"
         )
     layout = _layout(values, where)
     check_keys(values, keys, where)

@@ -11,7 +11,7 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.google_bert import read_adam
 from bert_jax.convert.google_files import is_google_bert
-from bert_jax.convert.hf_config import ORIGIN
+from bert_jax.convert.hf_config import LENGTH, ORIGIN
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import read_stored
@@ -51,7 +51,9 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
         if hub.is_hub(source):
             origin = hub.origin_of(hub.parse_model(source))
             values = {**values, ORIGIN: origin}
-        card = Card(origin=origin, objectives=with_heads(params))
+        length = values.get(LENGTH)  # of an export of ours
+        known = type(length) is int and 0 < length <= config.max_position_embeddings
+        card = Card(origin=origin, length=length if known else None, objectives=with_heads(params))
         del model  # its tensors; the export makes its own
         adam = _read_adam(folder, config, source) if optimizer_state else None
         export(

@@ -113,12 +113,12 @@ def _read_sums(folder: Path) -> Mapping[str, str]:
     given = "give a folder that an export or import wrote"
     if sums is None:
         raise UserError(f"{folder}: no {SUMS} in it; {given}")
-    if not is_export(folder):
-        raise UserError(f"{folder}: its {SUMS} is not of bert-jax, nor are its weights; {given}")
     for name in sums:
         if name != CARD:  # it may be edited
             with checksums.checked(folder, name, sums):
                 pass
+    if not is_export(folder):
+        raise UserError(f"{folder}: its weights were not written by bert-jax; {given}")
     kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     others = sorted(name for name in kept - {*sums, SUMS} if not name.startswith(".cache/"))
     if others:

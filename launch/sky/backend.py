@@ -87,7 +87,7 @@ class Sky:
         )
 
     def is_running(self, job: Job) -> bool:
-        found = find(job)
+        found = find(job, is_new=True)
         if found is None or found.is_over:
             return False
         if found.name != name_of(job, job.digest(self)):

@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
     most = {"max_preemptions": int(preemptions), "max_failures": int(failures)}
     limits, rank = Limits(**most, between=0.0), os.environ["SKYPILOT_NODE_RANK"]
     task = os.environ["SKYPILOT_TASK_ID"]
-    if rank == "0" and (code := _begin(folder, task, int(grace), limits)):
+    if rank == "0" and (code := _begin(folder, task, int(grace), int(lost), limits)):
         return code
     command += place(dict(os.environ))
     code = _run(f"{folder}/stop" if rank == "0" else "", int(lost), command)
@@ -85,23 +85,26 @@ def main(words: Sequence[str]) -> int:
     if code == 0:
         return code
     restarts = Restarts(state.preemptions, state.failures)
-    decision = NOT_AGAIN if exists(f"{folder}/stop") else restarts.after(code, limits)
+    asked = dataclasses.replace(NOT_AGAIN, reason=f"{NOT_AGAIN.reason}: asked to stop")
+    decision = asked if exists(f"{folder}/stop") else restarts.after(code, limits)
     say(f"{describe([(f'node {rank}', code)])}; {decision.reason}")
     return code if decision.again or code in FINAL else FAILED
 
 
-def _begin(folder: str, task: str, grace: int, limits: Limits) -> int:
+def _begin(folder: str, task: str, grace: int, lost: int, limits: Limits) -> int:
     """Counts an attempt; returns an exit code if there must be none, else 0."""
     state = State.read(folder)
     if state is None or state.task != task:
         with storage_errors(folder):
             open_path(f"{folder}/stop").unlink(missing_ok=True)  # of an earlier job
-            if (codes := open_path(f"{folder}/codes")).exists():
-                codes.rmtree()
+            if (noted := open_path(f"{folder}/codes")).exists():
+                noted.rmtree()
         new = State(task, grace)
     else:
-        # Nodes that were taken away have noted nothing.
-        code = verdict(codes_of(folder, state.attempt)) or STOPPED
+        codes = codes_of(folder, state.attempt)
+        code = verdict(codes) or STOPPED  # nodes that were taken away have noted nothing
+        if code == lost and LOST in codes:
+            code = LOST  # a process was killed, and its peers lost it
         restarts = Restarts(state.preemptions, state.failures)
         if not (decision := restarts.after(code, limits)).again:
             say(f"attempt {state.attempt} ended with {code}; {decision.reason}")

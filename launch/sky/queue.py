@@ -40,16 +40,17 @@ def name_of(job: JobId, digest: str) -> str:
     return f"{job.name}-{sha256(job.folder.encode())[:8]}-{digest}"
 
 
-def find(job: JobId) -> ManagedJob | None:
-    """Returns the newest job of this name and workdir; None if there is none; UserError if one of
-    this name runs in another workdir, or this one is not of the SkyPilot that is asked."""
+def find(job: JobId, *, is_new: bool = False) -> ManagedJob | None:
+    """Returns the newest job of this name and workdir; None if there is none; UserError if this one
+    is not of the SkyPilot that is asked, or, unless it may be new, one of this name runs in another
+    workdir, which is likely meant."""
     named = re.compile(f"{job.name}-[0-9a-f]{{8}}-[0-9a-f]{{16}}")
     found = sorted((one for one in _all() if named.fullmatch(one.name)), key=lambda j: j.number)
     if mine := [one for one in found if one.name.startswith(name_of(job, ""))]:
         return mine[-1]
-    if others := [one.number for one in found if not one.is_over]:
+    if not is_new and (others := [one.number for one in found if not one.is_over]):
         line = f"SkyPilot job {others[-1]} has this name and is not in {job.workdir}"
-        raise UserError(f"--name={job.name}: {line}; give its workdir, or choose another name")
+        raise UserError(f"--name={job.name}: {line}; give the workdir of that job")
     state = State.read(job.folder)
     codes = codes_of(job.folder, state.attempt) if state else [FAILED]
     if verdict(codes or [LOST]) in (STOPPED, LOST) and not exists(f"{job.folder}/stop"):

@@ -1,6 +1,7 @@
 """The SkyPilot task of a job, as data: what is rented, how a node is set up, what it runs."""
 
 import math
+import re
 import shlex
 from typing import Any
 
@@ -72,9 +73,11 @@ def tpu_slice(accelerators: str) -> slices.Slice | None:
         return None
     try:
         return slices.find(name)
-    except ValueError:  # such as tpu-v6e-slice:4, GKE's name
-        kind = "v5litepod" if "lite" in name else "v6e"
-        line = f"give a TPU by SkyPilot's name, such as tpu-{kind}-4 or tpu-{kind}-8"
+    except ValueError as error:
+        line = str(error)
+        if not re.fullmatch(r"tpu-\w+-\d+", name):  # such as tpu-v6e-slice:4, GKE's name
+            kind = "v5litepod" if "lite" in name else "v6e"
+            line = f"give a TPU by SkyPilot's name, such as tpu-{kind}-4 or tpu-{kind}-8"
         raise UserError(f"--accelerators={accelerators}: {line}") from None
 
 

@@ -87,8 +87,8 @@ def test_what_is_assumed_of_a_model_is_said(store: TokenStore, tmp_path: Path) -
     tokenizer, file = Tokenizer.load(store.tokenizer_path), tmp_path / "out" / "config.json"
     export(random_params(config.model), config.model, tokenizer, file.parent, card=Card())
     found = evaluate_held_out(str(file.parent), store.path)
-    said = "the model does not record how it was trained; nsp/token@0.15:32 was assumed"
-    assert found.notes == [said]
+    said = "the model does not record how it was trained; nsp/token@0.15:32: "
+    assert found.notes == [f"{said}what was not given is assumed"]
     (file.parent / "SHA256SUMS").unlink()
     form, values = EvalSetting.of(config, config.phases[0]).settings(), json.loads(file.read_text())
     for wrong, message in (
@@ -131,4 +131,7 @@ def test_a_run_without_a_checkpoint_is_one_line(
     Tokenizer.load(store.tokenizer_path).save(Path("run/tokenizer.json"))
     assert cli.main(words.split()) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("of a run that has no checkpoints yet; train it until it has saved one")
+    assert line.endswith(
+        "of a run, and no checkpoint is read from here; train it until it has saved one, or export "
+        "it"
+    )

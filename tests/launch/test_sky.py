@@ -174,10 +174,11 @@ def test_a_job_in_another_workdir_is_not_this_one(tmp_path: Path, program: Path)
         BACKEND.stop,
         BACKEND.delete,
     ]
-    for verb in [*verbs, lambda _: BACKEND.is_running(here(tmp_path / "wrong"))]:
+    for verb in verbs:
         line = refusal(lambda verb=verb: verb(elsewhere))
         assert "SkyPilot job 1 has this name and is not in" in line
     assert not Path(elsewhere.folder).exists()
+    assert not BACKEND.is_running(here(tmp_path / "wrong"))  # which may begin beside it
     jobs = json.loads((program / "queue.json").read_text())
     jobs.append({"job_id": 2, "job_name": ended, "status": "SUCCEEDED"})
     (program / "queue.json").write_text(json.dumps(jobs))
@@ -310,11 +311,12 @@ def test_a_peer_that_several_spot_nodes_lose_is_a_preemption_and_a_killed_proces
         backend = Sky(accelerators="H100:8", num_nodes=nodes, use_spot=spot)
         task = yaml.safe_load(backend.render(rented()).files["b1.yaml"])
         assert f"/launch/b1 100 3 25 {lost} python/bin/python" in task["run"]
-    assert [attempt(43, lost="42") for _ in range(2)] == [42, 42]
+    assert attempt(43, lost="42") == 42
     kill = "import os; os.kill(os.getpid(), 9)"
     assert attempt(0, program=kill, lost="42") == 43
+    assert attempt(43, rank=1, lost="42") == 42  # its peer
     assert attempt(0, lost="42") == 0
-    assert State.read(str(tmp_path)) == State(TASK, 60, attempt=4, preemptions=2, failures=1)
+    assert State.read(str(tmp_path)) == State(TASK, 60, attempt=3, preemptions=1, failures=1)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_a_peer_that_several_spot_nodes_lose_is_a_preemption_and_a_killed_proces
     [
         ("tpu-v6e-slice:4", "such as tpu-v6e-4 or"),
         ("tpu-v5-lite-podslice:4", "such as tpu-v5litepod-4 or"),
-        ("tpu-v6e-9", "such as tpu-v6e-4 or"),
+        ("tpu-v6e-9", "v6e-9 does not exist; nearest: v6e-8"),
         ("MI300X:8", "--accelerators=MI300X: not a GPU of NVIDIA"),
     ],
 )

@@ -17,6 +17,7 @@ from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.publish.export import export, run_export
+from bert_jax.publish.import_model import run_import
 from bert_jax.publish.model_card import Card, render
 from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
 
@@ -68,15 +69,18 @@ def test_tokens_are_those_of_each_phase_without_its_padding(config: Config) -> N
 
 
 def test_the_trained_length_is_in_every_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Of an export, and of its import."""
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
     export(random_params(config), config, tokenizer, tmp_path / "out", card=Card(length=16))
-    texts = {path.name: path.read_text() for path in (tmp_path / "out").glob("*[nd]")}
-    assert json.loads(texts["tokenizer_config.json"])["model_max_length"] == 16
-    written = json.loads(texts["config.json"])
-    assert written["trained_length"] == 16
-    assert written["max_position_embeddings"] == config.max_position_embeddings == 40
-    assert "sequences of at most 16 tokens" in texts["README.md"]
-    assert "the other 24 of its 40 positions are not trained" in texts["README.md"]
+    run_import(str(tmp_path / "out"), tmp_path / "imported")
+    for folder in ("out", "imported"):
+        texts = {path.name: path.read_text() for path in (tmp_path / folder).glob("*[nd]")}
+        assert json.loads(texts["tokenizer_config.json"])["model_max_length"] == 16
+        written = json.loads(texts["config.json"])
+        assert written["trained_length"] == 16
+        assert written["max_position_embeddings"] == config.max_position_embeddings == 40
+        assert "sequences of at most 16 tokens" in texts["README.md"]
+        assert "the other 24 of its 40 positions are not trained" in texts["README.md"]
 
 
 @pytest.mark.parametrize(

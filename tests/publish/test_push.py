@@ -184,7 +184,7 @@ def test_the_card_may_be_edited_before_a_push_and_nothing_else(
     (tmp_path / "notes.json").write_text("{}")
     (tmp_path / "SHA256SUMS").write_text(f"{digest}  notes.json\n")  # of another program
     assert push(tmp_path) == FAILED
-    fails(capsys, f"{tmp_path}: its SHA256SUMS is not of bert-jax, nor are its weights; give a")
+    fails(capsys, f"{tmp_path}: its weights were not written by bert-jax; give a folder")
 
 
 def test_a_card_that_was_edited_on_the_hub_stays(
