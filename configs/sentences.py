@@ -25,6 +25,8 @@ from ml_collections import ConfigDict
 
 from bert_jax.configs import glue
 
+SLICE = "v5e-4"
+
 
 def get_config() -> ConfigDict:
     config = glue.get_config()
