@@ -52,8 +52,8 @@ from bert_jax.training.initial_vocabulary import first_difference
 from bert_jax.workdir.layout import Workdir, split_step
 
 _LENGTH: Final = 128
-_ROWS = 256  # that --batches counts
-_TOKENS = 8192  # of the rows that are computed at once, but for a row that is longer
+_ROWS, _FEWEST = 256, 8  # rows that --batches counts, and parts that they are computed in
+_TOKENS = 8192  # of the rows of a part at most, but for a row that is longer
 _BY_DOCUMENTS: Final = "Student's t over the documents, weighted by their predictions"
 
 
@@ -165,7 +165,7 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
     else:
         data, shape = _assumed(read.config, pairs, has_pairs=has_pairs)
         objectives = []  # all that the data has labels for
-    parts = min(power_of_two(_ROWS * shape["seq_length"] // _TOKENS), _ROWS)
+    parts = min(max(power_of_two(_ROWS * shape["seq_length"] // _TOKENS), _FEWEST), _ROWS)
     phase = PhaseConfig(steps=1, batch_size=_ROWS, micro_batches=parts, **shape)
     config = Config(
         model=read.config,
