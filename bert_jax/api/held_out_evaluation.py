@@ -5,6 +5,7 @@ config.json records the form, in float32. Another folder does not say how it was
 it has that head, 15 % of the tokens of examples of 128.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -165,8 +166,9 @@ def _of_folder(model: str, pairs: str | None, batches: int) -> _Subject:
     else:
         data, shape = _assumed(read.config, pairs, has_pairs=has_pairs)
         objectives = []  # all that the data has labels for
-    parts = min(max(power_of_two(_ROWS * shape["seq_length"] // _TOKENS), _FEWEST), _ROWS)
-    phase = PhaseConfig(steps=1, batch_size=_ROWS, micro_batches=parts, **shape)
+    phase = PhaseConfig(steps=1, batch_size=_ROWS, **shape)
+    parts = min(max(power_of_two(_ROWS * phase.seq_length // _TOKENS), _FEWEST), _ROWS)
+    phase = dataclasses.replace(phase, micro_batches=parts)
     config = Config(
         model=read.config,
         data=data,

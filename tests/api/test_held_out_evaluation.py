@@ -93,6 +93,7 @@ def test_what_is_assumed_of_a_model_is_said(store: TokenStore, tmp_path: Path) -
     form, values = EvalSetting.of(config, config.phases[0]).settings(), json.loads(file.read_text())
     for wrong, message in (
         ({**form, "masking": "mine"}, "trained_form of its config.json: .*masking='mine'; valid"),
+        ({"masking": "token"}, "seq_length=128 exceeds"),
         ({**form, "new": 1}, "unknown key trained_form.new"),
         ({**form, "seq_length": "long"}, "trained_form.seq_length='long' should be int"),
         ("sop", "trained_form='sop' should be keys"),
