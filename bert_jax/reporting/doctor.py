@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.errors import UserError
-from bert_jax.hardware.gpus import FRACTION_VARIABLE, memory_fraction
+from bert_jax.hardware.gpus import ALLOCATOR_VARIABLE, FRACTION_VARIABLE, memory_fraction
 from bert_jax.launch import programs
 from bert_jax.launch.gke.checks import check_kubectl
 from bert_jax.launch.gke.kubectl import Kubectl
@@ -291,8 +291,8 @@ def _preallocation() -> str:
         options = generate_pjrt_gpu_plugin_options()
     except ValueError as error:
         raise CheckFailedError(f"JAX refuses its variables ({error})", "unset it") from None
-    if options["allocator"] == "platform":
-        return "taken as it is needed (XLA_PYTHON_CLIENT_ALLOCATOR=platform)"
+    if name == ALLOCATOR_VARIABLE:
+        return f"taken as it is needed ({name}=platform)"
     if not options.get("preallocate", True):
         return "taken as it is needed (XLA_PYTHON_CLIENT_PREALLOCATE)"
     more = "" if name else f"; for more, {FRACTION_VARIABLE}=.95"
