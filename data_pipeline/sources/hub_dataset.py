@@ -5,6 +5,7 @@ refs/convert/parquet, which the hub writes. A script that a dataset has is never
 """
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -157,13 +158,16 @@ def _by_name(files: Sequence[str], folder: str) -> dict[str, list[str]]:
     for file in below:
         if match := _SHARD.fullmatch(file):
             sharded.setdefault(match[1], []).append(file)
-    found = [sharded]
-    for patterns in (_IN_FOLDER, _IN_FILE):
-        named = {
-            split: [p.format(w=word, b=_BOUND) for word in words for p in patterns]
+
+    def named(patterns: Sequence[str]) -> dict[str, list[str]]:
+        return {
+            split: _matching(
+                below, [p.format(w=word, b=_BOUND) for word in words for p in patterns]
+            )
             for split, words in _WORDS.items()
         }
-        found.append({split: _matching(below, several) for split, several in named.items()})
+
+    found = itertools.chain([sharded], map(named, (_IN_FOLDER, _IN_FILE)))
     splits = next((one for one in found if any(one.values())), {TRAIN: below})
     return {split: [top + file for file in names] for split, names in splits.items()}
 
