@@ -172,13 +172,21 @@ def test_how_layers_are_compiled_changes_no_numbers(compute: dict) -> None:
     assert_same(reference(), train(small(compute=compute), reference().before))
 
 
-WIDE = {"batch_size": 8, "examples_per_row": 6, "row_length": 128}  # rows that suit a kernel
+# Rows of training and of evaluation that suit a kernel.
+WIDE = {
+    "batch_size": 8,
+    "examples_per_row": 6,
+    "row_length": 128,
+    "seq_length": 128,
+    "max_predictions": 18,  # a row
+}
+FITTING = {"num_attention_heads": 4, "max_position_embeddings": 128}
 
 
 @functools.cache
 def reference_of_kernels() -> Trained:
-    """As `reference`, with heads of a size that suits a kernel."""
-    return train(small(model={"num_attention_heads": 4}))
+    """As `reference`, with heads and positions that suit a kernel."""
+    return train(small(model=FITTING))
 
 
 @pytest.mark.slow
@@ -204,7 +212,7 @@ def test_the_tpu_kernel_gives_the_same_numbers(
     monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
     monkeypatch.setitem(dispatch._RUNS, "pallas", lambda device: True)
     one = reference_of_kernels()
-    changes = {"mesh": mesh, "phase": WIDE | phase, "model": {"num_attention_heads": 4}}
+    changes = {"mesh": mesh, "phase": WIDE | phase, "model": FITTING}
     config = small(compute=compute | {"attention": "pallas"}, **changes)
     assert_same(one, train(config, one.before))
 
