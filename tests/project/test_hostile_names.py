@@ -31,6 +31,7 @@ from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, Shown
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.hardware import slices
+from bert_jax.parallel.mesh import MESH_AXES
 from bert_jax.reporting import html, plots
 from bert_jax.reporting.dataset import _print_table
 from bert_jax.runtime.console import console, plain, working
@@ -138,9 +139,9 @@ def compiled(names: tuple[str, ...], folder: Path) -> Path:
     memory = Memory(1, 1, 1, 1, 1, limit=100, fits=True)
     phase = PhaseReport(0, config.phases[0], memory, (), analysis, 1.0, 1.0, 1.0)
     target = dataclasses.replace(slices.find("v5e-16"))
+    mesh = dict.fromkeys(MESH_AXES, 1) | dict.fromkeys(names, 2)
     made = Report(
-        name=names[0], config=config, target=target, mesh=dict.fromkeys(names, 2),
-        compiler=names[1], phases=(phase,),
+        name=names[0], config=config, target=target, mesh=mesh, compiler=names[1], phases=(phase,),
     )  # fmt: skip
     aot_page.save(made, str(folder / "compiled.html"), " ".join(names))
     return folder / "compiled.html"
