@@ -129,6 +129,7 @@ def test_models_and_generators_are_compared_by_tasks_alone(tmp_path, store, fold
     assert read(task, store).tasks == ("task/pairs",)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.processes
 def test_generators_are_compared_with_one_another(tmp_path, store, capfd):

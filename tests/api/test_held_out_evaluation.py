@@ -56,7 +56,11 @@ def measured(found: Evaluation) -> dict[tuple[str, int], list[float]]:
     ("swapped", "data"),
     [
         (True, {"pairing": "nsp", "mask_rate": 0.3, "random_share": 0.0}),
-        (False, {"pairing": "sop", "masking": "span", "mask_rate": 0.25, "span_boundary": True}),
+        pytest.param(
+            False,
+            {"pairing": "sop", "masking": "span", "mask_rate": 0.25, "span_boundary": True},
+            marks=pytest.mark.nightly,
+        ),
         (False, {"pairing": "full_sentences", "masking": "whole_word", "mask_rate": 0.4,
                  "separators": "sentences", "short_seq_prob": 0.5}),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from corpus import small_store
 from etils import epath
+from nightly import others_nightly
 from signals import with_signals
 from tiny_words import TINY
 
@@ -317,7 +318,9 @@ def test_what_the_machine_lacks_is_one_line(error, code, line, say, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", others_nightly([signal.SIGTERM, signal.SIGHUP], keep=[signal.SIGTERM])
+)
 @pytest.mark.processes
 def test_stopping_and_going_on_by_signal(number, tmp_path):
     """Saved, code 42; the same command finishes. All the while nobody reads what it prints, and

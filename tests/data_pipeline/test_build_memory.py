@@ -13,6 +13,7 @@ import prepared_dataset
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from nightly import others_nightly
 from row_files import Rows, write_arrow, write_csv, write_jsonl, write_parquet
 
 from bert_jax import cli
@@ -118,7 +119,7 @@ def test_a_line_of_200_mb_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("dedup", ["exact", "near"])
+@pytest.mark.parametrize("dedup", others_nightly(["exact", "near"], keep=["exact"]))
 def test_a_merge_of_two_million_documents(dedup: str) -> None:
     """With a tenth of the tokens of such documents, which a merge reads shard by shard."""
     words = [f"--dedup={dedup}", "--tokens=1e8", "--documents=2e6"]

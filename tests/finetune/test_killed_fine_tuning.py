@@ -145,6 +145,7 @@ def test_a_launched_job_restarts_and_resumes_to_the_same_bits(config: Path, tmp_
     assert results == same
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_time_limit_ends_the_seeds_and_the_same_command_resumes(
     config: Path, tmp_path: Path

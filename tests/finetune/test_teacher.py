@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from hub_server import Hub, commit_of, serve, use_endpoint
+from nightly import others_nightly
 from runs import read_meta, read_records
 from small_task import (
     TASKS,
@@ -252,9 +253,7 @@ def step_of(config: Config, data: TaskData, devices: int, **drop: bool) -> dict[
         return jax.device_get(program.train(program.init(), batch, micro_batches=parts)[1])
 
 
-@pytest.mark.parametrize(
-    "task", [one if one == "rte" else pytest.param(one, marks=pytest.mark.slow) for one in TASKS]
-)
+@pytest.mark.parametrize("task", others_nightly(TASKS, keep=["rte"]))
 def test_devices_rows_and_micro_batches_change_nothing(
     folder: Path, run: Path, tmp_path: Path, task: str, job: Job
 ) -> None:

@@ -194,6 +194,7 @@ def test_preempted_and_with_a_task_killed_it_comes_back_with_the_same_bits(launc
     assert_same_bits(undisturbed, launch.workdir)
 
 
+@pytest.mark.nightly
 def test_before_its_time_limit_it_saves_and_comes_back_though_its_launcher_is_killed(
     launch, undisturbed
 ):

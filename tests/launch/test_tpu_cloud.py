@@ -130,6 +130,7 @@ def test_a_job_is_preempted_loses_a_host_and_gives_the_bits_of_an_undisturbed_on
     assert at.objects(below="checkpoints/")
 
 
+@pytest.mark.nightly
 def test_a_job_is_stopped_and_resumes_on_other_slices(
     at: Site, remote: Config, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def _newest(at: Site) -> int:
     return max(int(name.split("/")[2]) for name in names if name.endswith("/commit_success.txt"))
 
 
+@pytest.mark.nightly
 def test_a_launcher_may_be_killed_anywhere_and_the_machines_may_stay(
     at: Site, remote: Config
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_launcher_may_be_killed_anywhere_and_the_machines_may_stay(
     assert at.cloud.states() == {}
 
 
+@pytest.mark.nightly
 def test_a_slow_cloud_without_capacity_that_fails_is_waited_for_and_left_without_a_launcher(
     at: Site, remote: Config
 ) -> None:

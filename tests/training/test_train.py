@@ -76,7 +76,11 @@ def test_one_and_eight_devices_give_the_same_loss(store):
 
 @pytest.mark.parametrize(
     "name",
-    ["bert_adamw", *(pytest.param(n, marks=pytest.mark.slow) for n in ("muon", "stable_adamw"))],
+    [
+        "bert_adamw",
+        pytest.param("muon", marks=pytest.mark.slow),
+        pytest.param("stable_adamw", marks=pytest.mark.nightly),
+    ],
 )
 def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
     config = small_config(store)
@@ -93,7 +97,7 @@ def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
         assert whole.tobytes() == parts.tobytes(), f"{name} differs after stopping at {stop}"
 
 
-@pytest.mark.slow  # by default: that a checkpoint's bits come back on any number of devices
+@pytest.mark.nightly  # by default: that a checkpoint's bits come back on any number of devices
 def test_a_run_goes_on_where_parameters_are_split_otherwise(store, tmp_path):
     config = small_config(store)
 
