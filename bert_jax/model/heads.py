@@ -7,6 +7,7 @@ from flax import nnx
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
+from bert_jax.ops.sums import add_bias
 
 
 class Transform(nnx.Module):
@@ -65,7 +66,7 @@ def word_logits(
         "bph,vh->bpv", y_BxPxE, table_VxE.astype(y_BxPxE.dtype),
         preferred_element_type=jnp.float32,
     )  # fmt: skip
-    return logits_BxPxV + without_padding(config, bias_V)[None, None, :]
+    return add_bias(logits_BxPxV, without_padding(config, bias_V))
 
 
 def without_padding(config: ModelConfig, bias_V: jax.Array) -> jax.Array:

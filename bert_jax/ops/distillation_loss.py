@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.ops.sums import over_positions
+
 _LOWEST = np.float32(-1e9)  # logit of a padding row: finite, so that 0 · log 0 is 0
 _PIECE = 2048  # positions of one device in a piece
 
@@ -124,7 +126,7 @@ def _forward(student, teacher, targets, scale, temperature, groups):
         of_table += jnp.einsum(
             "gbpv,gbpe->gve", gradient, states, preferred_element_type=jnp.float32
         )
-        of_bias += gradient.sum((1, 2), dtype=jnp.float32)
+        of_bias += over_positions(gradient)
         of_states = jnp.einsum("gbpv,ve->gbpe", gradient, table)
         return (of_table, of_bias), (of_states, figures)
 
