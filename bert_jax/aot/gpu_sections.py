@@ -88,6 +88,11 @@ def _products(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         for total in cost.products
     ]
     parts: list[str | Table] = [Table(("matrix products", "runs", "GFLOP"), rows)]
+    if designed := sum(phase.by_design.values()):
+        parts.append(
+            f"float32 by design: the gradient of the logits, {designed / cost.model_flops:.2%} of "
+            "the model's operations, see docs/gpu.md"
+        )
     lines = [(line, f"{flops / cost.model_flops:.2%}") for line, flops in phase.wide.items()]
     if lines:
         parts.append(

@@ -48,6 +48,13 @@ class PhaseReport:
         return {line: flops for line, flops in cost.wide.items() if flops > least}
 
     @property
+    def by_design(self) -> Mapping[str, int]:
+        """As `wide`, of the products that are in float32 by design."""
+        cost = self.analysis
+        is_gpu = isinstance(cost, GpuAnalysis) and self.computes_in_16_bits
+        return cost.by_design if is_gpu else {}
+
+    @property
     def step_seconds(self) -> float | None:
         return self.analysis.step_seconds if self.analysis else None
 
