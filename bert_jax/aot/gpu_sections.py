@@ -38,8 +38,8 @@ def _bound(phase: PhaseReport, cost: GpuAnalysis) -> Section:
     else:
         tokens = phase.phase.batch_size * phase.phase.row_tokens / cost.bound_seconds
         step = (
-            f"Step: at least {ms(cost.bound_seconds)} (a lower bound, no estimate), so at most "
-            f"{tokens:,.0f} tokens/s including padding"
+            f"Step: at least {ms(cost.bound_seconds)} (a lower bound, no estimate; less where "
+            f"arrays stay in the L2 cache), so at most {tokens:,.0f} tokens/s including padding"
         )
         waiting = f"waiting for collectives ({ms(cost.collective_seconds or 0)} in total)"
         rows.append((waiting, ms(cost.exposed_seconds or 0)))

@@ -203,7 +203,7 @@ def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
         "base on 2xh100-2: 4 GPUs (NVIDIA H100 80GB HBM3), NVLink within a host, 2 hosts",
         "5.00 GiB of 59.33 GiB, fits",
         "75% of 79.11 GiB",
-        "a lower bound, no estimate",
+        "a lower bound, no estimate; less where arrays stay in the L2 cache)",
         "Attention: XLA",
         "cuDNN: __cudnn$fmhaSoftmax",
         "ERROR of bert-jax",
