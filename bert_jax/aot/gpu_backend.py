@@ -22,7 +22,7 @@ class GpuBackend(Backend[GpuHosts]):
     place = "each host"
     estimates = False
     ranking = (
-        "Layers are in a\nloop. Tokens/s are at most these, by lower bounds of the time, which "
+        "Layers are in a loop. Tokens/s are at most these, by lower bounds of the time, which "
         "also give the order"
     )
 
