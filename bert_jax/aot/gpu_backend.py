@@ -27,6 +27,7 @@ class GpuBackend(Backend[GpuHosts]):
     )
 
     def prepare(self) -> None:
+        memory_fraction()  # refuses a wrong one before anything is compiled
         gpu_compiler.prepare()
 
     def compiler(self) -> str:
