@@ -15,8 +15,8 @@ from bert_jax.errors import UserError
 _UNROLL = "compute.unroll_layers"
 _LOOP = {_UNROLL: 1}
 # The layers unrolled are expected to take the time of a candidate, whose loop has one, and as much
-# again for each so many layers. Twelve of BERT-base took 38 s, in a loop 21 s (two busy CPU cores),
-# so that is rather too long.
+# again for every six of them. Twelve of BERT-base took 38 s, in a loop 21 s (two busy CPU cores):
+# this rule says 63 s, rather too long than too short.
 _LAYERS = 6
 
 
@@ -61,7 +61,7 @@ class SearchInLoop(Search):
 
     @property
     def _kept(self) -> float:
-        """Of the candidate that would begin now, and of the best unrolled."""
+        """Seconds of the candidate that would begin now, and of the best unrolled."""
         return self._slowest + self._unrolled if self._unrolls else 0.0
 
     def _knobs(self, config: Config) -> list[list[Change]]:

@@ -49,10 +49,11 @@ class PhaseReport:
 
     @property
     def by_design(self) -> Mapping[str, int]:
-        """As `wide`, of the products that are in float32 by design."""
+        """The same of the products that are in float32 by design."""
         cost = self.analysis
-        is_gpu = isinstance(cost, GpuAnalysis) and self.computes_in_16_bits
-        return cost.by_design if is_gpu else {}
+        if not isinstance(cost, GpuAnalysis) or not self.computes_in_16_bits:
+            return {}
+        return cost.by_design
 
     @property
     def step_seconds(self) -> float | None:

@@ -62,8 +62,8 @@ class Sky:
         if why := gpus.why_dropped(self.accelerators.partition(":")[0]):
             raise UserError(f"--accelerators={why}")
         with contextlib.suppress(ValueError):  # a name of compile: H100 is none, h100-8 is
-            hosts = gpus.find(self.accelerators.partition(":")[0])
-            raise UserError(f"{flag}: give {gpu_words(hosts)}, as SkyPilot names it")
+            found = gpus.find(self.accelerators.partition(":")[0])
+            raise UserError(f"{flag}: give {gpu_words(found)}, as SkyPilot names it")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
         tpu = tpu_slice(self.accelerators)

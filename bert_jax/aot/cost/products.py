@@ -54,8 +54,8 @@ class Placed:
 
     @property
     def is_by_design(self) -> bool:
-        """Whether it is in float32 on purpose: those of the gradient of the words' scores, which
-        rounding would make less exact (docs/gpu.md)."""
+        """True for those of the gradient of the words' scores, which are in float32 on purpose:
+        rounding it would make others less exact (docs/gpu.md)."""
         return self.in_logits and self.source.direction == "backward"
 
 
