@@ -1,7 +1,7 @@
 """Compiles training steps for NVIDIA GPUs and prints their memory; needs no GPU.
 
     make .venv/gpu_compiler
-    python benchmarks/gpu_compile.py                           # every row: ten minutes
+    python benchmarks/gpu_compile.py                           # every row: seven minutes
     python benchmarks/gpu_compile.py --rows=1,4 --layers=2     # a quick check
 
     python benchmarks/gpu_compile.py --shipped                 # every shipped config: hours

@@ -166,4 +166,5 @@ def _analysis_dict(report: PhaseReport) -> dict[str, Any] | None:
     if report.analysis is None:
         return None
     is_gpu = isinstance(report.analysis, GpuAnalysis)
-    return report.analysis.as_dict() | ({"wide": dict(report.wide)} if is_gpu else {})
+    wide = {"wide": dict(report.wide), "by_design": dict(report.by_design)}
+    return report.analysis.as_dict() | (wide if is_gpu else {})

@@ -22,11 +22,12 @@ class GpuBackend(Backend[GpuHosts]):
     place = "each host"
     estimates = False
     ranking = (
-        "Layers are in a\nloop. Tokens/s are at most these, by lower bounds of the time, which "
+        "Layers are in a loop. Tokens/s are at most these, by lower bounds of the time, which "
         "also give the order"
     )
 
     def prepare(self) -> None:
+        memory_fraction()  # refuses a wrong one before anything is compiled
         gpu_compiler.prepare()
 
     def compiler(self) -> str:

@@ -66,7 +66,8 @@ def _load(where: Path) -> None:
     """Puts the packages in a folder on the path; UserError if they cannot be loaded."""
     known = [*sys.path]
     if str(where) not in known:
-        sys.path.append(str(where))
+        # First, as the version was checked there; a [cuda] extra has packages of these names, too.
+        sys.path.insert(0, str(where))
     try:
         _check_sizes(where)
         ctypes.CDLL(str(where / _LIBRARY))  # JAX would print a traceback, and go on without it

@@ -38,8 +38,8 @@ def _bound(phase: PhaseReport, cost: GpuAnalysis) -> Section:
     else:
         tokens = phase.phase.batch_size * phase.phase.row_tokens / cost.bound_seconds
         step = (
-            f"Step: at least {ms(cost.bound_seconds)} (a lower bound, no estimate), so at most "
-            f"{tokens:,.0f} tokens/s including padding"
+            f"Step: at least {ms(cost.bound_seconds)} (a lower bound, no estimate; less where "
+            f"arrays stay in the L2 cache), so at most {tokens:,.0f} tokens/s including padding"
         )
         waiting = f"waiting for collectives ({ms(cost.collective_seconds or 0)} in total)"
         rows.append((waiting, ms(cost.exposed_seconds or 0)))
@@ -88,6 +88,11 @@ def _products(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         for total in cost.products
     ]
     parts: list[str | Table] = [Table(("matrix products", "runs", "GFLOP"), rows)]
+    if designed := sum(phase.by_design.values()):
+        parts.append(
+            f"float32 by design: the gradient of the logits, {designed / cost.model_flops:.2%} of "
+            "the model's operations, see docs/gpu.md"
+        )
     lines = [(line, f"{flops / cost.model_flops:.2%}") for line, flops in phase.wide.items()]
     if lines:
         parts.append(

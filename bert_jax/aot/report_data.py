@@ -48,6 +48,14 @@ class PhaseReport:
         return {line: flops for line, flops in cost.wide.items() if flops > least}
 
     @property
+    def by_design(self) -> Mapping[str, int]:
+        """The same of the products that are in float32 by design."""
+        cost = self.analysis
+        if not isinstance(cost, GpuAnalysis) or not self.computes_in_16_bits:
+            return {}
+        return cost.by_design
+
+    @property
     def step_seconds(self) -> float | None:
         return self.analysis.step_seconds if self.analysis else None
 

@@ -182,7 +182,7 @@ class Search:
         if other in self._tried:
             return self._tried[other]
         changes = self._changes(other)
-        if self._spent >= self.seconds:
+        if self._spent + self._kept >= self.seconds:
             self._left[other] = changes
             return None
         for phase in best.phases:
@@ -236,6 +236,11 @@ class Search:
     def _changes(self, config: Config) -> Change:
         before, after = (flatten(to_dict(c)) for c in (self.config, config))
         return {key: value for key, value in after.items() if value != before[key]}
+
+    @property
+    def _kept(self) -> float:
+        """Seconds before the time limit in which no candidate is begun any more."""
+        return 0.0
 
     @property
     def _spent(self) -> float:

@@ -1,5 +1,6 @@
 """The text and JSON that `bert-jax compile --sweep` prints."""
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from bert_jax.hardware.targets import Target
 from bert_jax.runtime.console import clock, table
 
 _UNCHANGED = "(unchanged)"
+_COLUMNS = 100
 
 
 def render(sweep: Sweep, name: str, target: Target) -> str:
@@ -20,11 +22,12 @@ def render(sweep: Sweep, name: str, target: Target) -> str:
 
 def _lines(sweep: Sweep, name: str, target: Target) -> Iterator[str]:
     backend: Backend[Any] = backends.of(target)
-    yield (
+    head = (
         f"{name} on {target.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
         f"compiled by {backend.compiler()}; nothing ran. {backend.ranking}; "
         "memory is what the compiler allocates. Tokens include padding."
     )
+    yield textwrap.fill(head, _COLUMNS, break_long_words=False, break_on_hyphens=False)
     if sweep.ranked:
         header: tuple[str, ...] = ("tokens/s", "hours", "GiB", "compile", "flags")
         rows = [_row(trial) for trial in sweep.ranked]

@@ -21,7 +21,7 @@ class TpuBackend(Backend[Slice]):
     refuses = True
     place = "the slice"
     estimates = True
-    ranking = "Times\nand their order are estimates"
+    ranking = "Times and their order are estimates"
 
     def prepare(self) -> None:
         topology.prepare()

@@ -155,6 +155,8 @@ _DROPPED = {
     "3.7": "k80",
     "": r"mi\d+\w*|radeon.*|(habana-?)?gaudi.*|(aws-?)?(trainium|inferentia)\d*",
 }
+# How GPUs of NVIDIA are named that have no row here; TPUs and others are never named so.
+_NVIDIA = re.compile(r"(tesla|quadro|geforce|titan|[gr]tx|[gt]?[abhlt]\d|g[bh]\d|[2-5]0[5-9]0).*")
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,11 @@ class GpuHosts:
 
 
 def known(name: str) -> bool:
-    """Returns whether a name, with or without numbers around it, means a GPU, a dropped one too."""
+    """Returns whether a name, with or without numbers around it, means a GPU: one that is known
+    here, a dropped one, or another of NVIDIA."""
     kind = _words(name)[1]
-    return kind in MODELS or kind in ALIASES or bool(why_dropped(name))
+    is_nvidia = _NVIDIA.fullmatch(kind) is not None
+    return is_nvidia or kind in MODELS or kind in ALIASES or bool(why_dropped(name))
 
 
 def find(name: str) -> GpuHosts:
@@ -221,17 +225,16 @@ def find(name: str) -> GpuHosts:
         raise ValueError(why)
     model = MODELS.get(ALIASES.get(kind, kind))
     if model is None:
-        hint = f"valid: {', '.join(MODELS)}"
-        first = kind.partition("-")[0]  # of a100-sxm
-        if begins := [name for name in MODELS if kind.startswith(f"{name}-")]:
-            hint = f"did you mean {max(begins, key=len)}?"
-        elif longer := [name for name in MODELS if name.startswith(f"{first}-")]:
-            hint = f"did you mean {' or '.join(longer)}?"
-        elif near := nearest_name(kind, [*MODELS, *ALIASES]):
-            hint = f"did you mean {ALIASES.get(near, near)}?"
-        raise ValueError(f'"{name}" is not a GPU that is known here; {hint}')
+        before, _, after = kind.partition(":")  # h100:8, as SkyPilot writes it
+        if (other := MODELS.get(ALIASES.get(before, before))) and after.isdecimal():
+            form = f"{other.name}-{after}"
+            raise ValueError(f"{name}: give the GPUs of a host after a dash, as in {form}")
+        raise ValueError(f'"{name}" is not a GPU that is known here; {_nearest(kind)}')
     if not size.isdecimal():
-        raise ValueError(f"{name}: give the GPUs of a host after a dash, such as {model.name}-8")
+        form = f"{model.name}-8"
+        if hosts in model.sizes[1:]:  # 8xh100
+            form = f"{model.name}-{hosts} (a number in front is one of hosts)"
+        raise ValueError(f"{name}: give the GPUs of a host after a dash, as in {form}")
     if not 1 <= hosts <= _MAX_HOSTS:
         raise ValueError(f"{name}: give 1 to {_MAX_HOSTS} hosts, as in 2x{model.name}-8")
     if hosts > model.linked_hosts and hosts % model.linked_hosts:
@@ -246,6 +249,20 @@ def find(name: str) -> GpuHosts:
         more = f"; several hosts are 2x{model.name}-{model.sizes[-1]}" if not larger else ""
         raise ValueError(f"{name} does not exist; nearest: {both}{more}")
     return GpuHosts(model, int(size), hosts)
+
+
+def _nearest(kind: str) -> str:
+    """Returns a hint with the GPUs that a name may mean, or with all."""
+    first = kind.partition("-")[0]  # of a100-sxm
+    memory = re.search(r"-(\d+g)b?\b", kind)  # of a100-sxm4-80gb
+    if begins := [name for name in MODELS if kind.startswith(f"{name}-")]:
+        return f"did you mean {max(begins, key=len)}?"
+    if longer := [name for name in MODELS if name.startswith(f"{first}-")]:
+        with_memory = [name for name in longer if memory and name.endswith(f"-{memory[1]}")]
+        return f"did you mean {' or '.join(with_memory or longer)}?"
+    if near := nearest_name(kind, [*MODELS, *ALIASES]):
+        return f"did you mean {ALIASES.get(near, near)}?"
+    return f"valid: {', '.join(MODELS)}"
 
 
 def why_dropped(name: str) -> str:
@@ -269,7 +286,7 @@ def why_dropped(name: str) -> str:
 def _words(name: str) -> tuple[int, str, str]:
     """Returns the hosts, the GPU and the number of GPUs that a name gives; "" if it gives none."""
     plain = name.strip().lower().removeprefix("nvidia-")
-    words = re.fullmatch(r"(?:(\d+)x)?(.*?)(?:-(\d+))?", plain)
+    words = re.fullmatch(r"(?:(\d+)x)?(.*?)(?:-(\d+))?", plain, re.DOTALL)
     assert words is not None  # it matches any text
     hosts, kind, size = words.groups()
     if f"{kind}-{size}" in (*MODELS, *ALIASES):  # rtx-4090

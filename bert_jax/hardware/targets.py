@@ -14,6 +14,7 @@ def find(name: str) -> Target:
     Raises:
         ValueError: there is none; says the nearest.
     """
+    name = " ".join(name.split())  # a message is one line
     if gpus.known(name):
         return gpus.find(name)
     plain = name.strip().lower().rpartition("x")[2] if name[:1].isdigit() else name.strip().lower()

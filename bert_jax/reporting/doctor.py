@@ -66,6 +66,14 @@ print(json.dumps(found | {"warnings": warnings}))
 """
 # Oldest driver of each CUDA: "CUDA Compatibility", minor version compatibility.
 _DRIVERS: Final = {"cuda12": 525, "cuda13": 580}
+_FLAGS: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # XLA ends the process at an unknown one
+# Where a program is there, but fails.
+_REPAIRS: Final = {
+    "gcloud": "repair it, or install it again",
+    "kubectl": "choose a cluster that answers (kubectl config use-context), and log in to it",
+    "sbatch": "run this on a login node, where sinfo answers",
+    "sky": "repair it, or install it again",
+}
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _CUDA: Final = tuple(f"jax-{name}-{part}" for name in _DRIVERS for part in ("plugin", "pjrt"))
 
@@ -143,8 +151,11 @@ def _tool(name: str, probe: Callable[[], str]) -> Check:
     def check() -> str:
         if shutil.which(name) is None:
             raise UserError(f"not installed ({programs.how_to_install(name)})")
-        with programs.answering_within(_ANSWER):
-            return probe()
+        try:
+            with programs.answering_within(_ANSWER):
+                return probe()
+        except programs.ProgramError as error:
+            raise CheckFailedError(str(error), _REPAIRS[name]) from None
 
     return Check(name, check)
 
@@ -250,7 +261,9 @@ def _ask() -> dict[str, Any]:
 def _devices() -> str:
     found = _ask()
     if "no_devices" in found:
+        named = [name for name in _FLAGS if name in found["no_devices"]]
         remedy = "end other programs that use them, or unset JAX_PLATFORMS"
+        remedy = f"unset {named[0]}, or mend the flag" if named else remedy
         raise CheckFailedError(f"JAX finds no devices ({found['no_devices']})", remedy)
     if "error" in found:
         raise UserError(found["error"])

@@ -4,6 +4,7 @@ SkyPilot finds machines, and makes new ones after a preemption or an exit code o
 on each of them counts these restarts in WORKDIR/launch/NAME, and ends the job.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -15,14 +16,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bert_jax.errors import UserError
-from bert_jax.hardware.gpus import why_dropped
+from bert_jax.hardware import gpus
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, check_version
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import exit_code, find, get, name_of
-from bert_jax.launch.sky.task import task, tpu_slice
+from bert_jax.launch.sky.task import gpu_words, task, tpu_slice
 from bert_jax.storage.remote import open_path, put, storage_errors
 
 _POLL = 15.0  # seconds between two questions to SkyPilot
@@ -58,8 +59,11 @@ class Sky:
         flag = f"--accelerators={self.accelerators}"
         if not re.fullmatch(r"[\w.-]+(:[1-9]\d*)?", self.accelerators):
             raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
-        if why := why_dropped(self.accelerators.partition(":")[0]):
+        if why := gpus.why_dropped(self.accelerators.partition(":")[0]):
             raise UserError(f"--accelerators={why}")
+        with contextlib.suppress(ValueError):  # a name of compile: H100 is none, h100-8 is
+            found = gpus.find(self.accelerators.partition(":")[0])
+            raise UserError(f"{flag}: give {gpu_words(found)}, as SkyPilot names it")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
         tpu = tpu_slice(self.accelerators)

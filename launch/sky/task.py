@@ -10,6 +10,7 @@ import yaml
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED
 from bert_jax.hardware import slices
+from bert_jax.hardware.gpus import GpuHosts
 from bert_jax.launch.job import Job
 
 _SETUP = """\
@@ -64,6 +65,14 @@ def task(
         "run": _run(job, STOPPED if use_spot and num_nodes > 1 else LOST, is_tpu=is_tpu),
     }
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def gpu_words(hosts: GpuHosts) -> str:
+    """Returns the options that mean hosts with GPUs, such as H100:8 --num_nodes=4."""
+    name = hosts.model.name.upper()
+    name = {"A100-40G": "A100", "A100-80G": "A100-80GB", "A6000": "RTXA6000"}.get(name, name)
+    nodes = f" --num_nodes={hosts.hosts}" if hosts.hosts > 1 else ""
+    return f"{name}:{hosts.per_host}{nodes}"
 
 
 def tpu_slice(accelerators: str) -> slices.Slice | None:

@@ -22,12 +22,15 @@ FileNames
 
 FunctionNames
 1 "word_logits"
+2 "class_logits"
 
 FileLocations
 1 {file_name_id=1 function_name_id=1 line=5}
+2 {file_name_id=1 function_name_id=2 line=6}
 
 StackFrames
 1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
 
 
 %triton (p0: bf16[1024,512], p1: bf16[512,1024]) -> bf16[1024,1024] {
@@ -57,7 +60,7 @@ ENTRY %main (x: bf16[1024,512], y: bf16[512,1024], z: f32[512,1024], q: bf16[8,1
   %gemm.1 = bf16[1024,1024]{1,0} fusion(%x, %y), kind=kCustom, calls=%triton, metadata={op_name="jit(f)/jvp()/dot" stack_frame_id=1}, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
   %gemm.2 = (bf16[1024,1024]{1,0}, s8[4096]{0}) custom-call(%x, %y), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(f)/jvp()/dot" stack_frame_id=1}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
   %flash = (bf16[8,4,128,64]{3,1,2,0}, f32[8,4,128]{2,1,0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"element_type": "BF16", "dimensions": ["8", "4", "128", "128"]}}}
-  %gemm.3 = f32[1024,1024]{1,0} fusion(%x, %z), kind=kCustom, calls=%wide, metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=1}, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
+  %gemm.3 = f32[1024,1024]{1,0} fusion(%x, %z), kind=kCustom, calls=%wide, metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=2}, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
   %all-reduce-start = f32[1024,1024]{1,0} all-reduce-start(%gemm.3), replica_groups={{0,1,2,3}}, to_apply=%sum
   %all-reduce-done = f32[1024,1024]{1,0} all-reduce-done(%all-reduce-start)
   ROOT %tuple = (f32[1024,1024]{1,0}) tuple(%all-reduce-done)
@@ -67,9 +70,9 @@ PRODUCT = 2 * 1024 * 1024 * 512
 SCORES = 2 * 8 * 4 * 128 * 128 * 64
 
 
-def analysed(name: str, devices: int = 4) -> GpuAnalysis:
+def analysed(name: str, devices: int = 4, text: str = TEXT) -> GpuAnalysis:
     mesh = {"slice": 1, "data": devices, "fsdp": 1, "tensor": 1}
-    return gpu_analysis.analyse(TEXT, mesh_shape=mesh, hosts=gpus.find(name))
+    return gpu_analysis.analyse(text, mesh_shape=mesh, hosts=gpus.find(name))
 
 
 def test_kernels_are_counted_by_library_and_name() -> None:
@@ -85,7 +88,32 @@ def test_products_are_counted_by_type_and_a_wide_one_is_an_error() -> None:
     found = analysed("h100-4")
     by_type = {total.dtype: (total.runs, total.flops) for total in found.products}
     assert by_type == {"bf16": (4, 2 * PRODUCT + 2 * SCORES), "f32": (1, PRODUCT)}
-    assert found.wide == {"model/heads.py:5 backward": PRODUCT}
+    assert found.wide == {"model/heads.py:6 backward": PRODUCT}
+    assert found.by_design == {}
+
+
+@pytest.mark.parametrize(
+    ("frame", "operation", "is_meant"),
+    [
+        (1, "transpose(jvp())/dot", True),
+        (1, "jvp()/dot", False),
+        (2, "transpose(jvp())/dot", False),
+        (2, "jvp()/dot", False),
+    ],
+)
+def test_the_gradient_of_the_logits_alone_is_in_float32_by_design(
+    frame: int, operation: str, is_meant: bool
+) -> None:
+    given = 'transpose(jvp())/dot" stack_frame_id=2'
+    assert TEXT.count(given) == 1
+    one = report(text=TEXT.replace(given, f'{operation}" stack_frame_id={frame}'))
+    said, (phase,) = report_sections.render(one), compile_report.as_dict(one)["phases"]
+    share = f"{PRODUCT / one.phases[0].analysis.model_flops:.2%}"
+    meant = f"float32 by design: the gradient of the logits, {share} of the model's operations"
+    assert (meant in said) == is_meant
+    assert ("ERROR of bert-jax" in said) != is_meant
+    assert bool(phase["analysis"]["by_design"]) == is_meant
+    assert bool(phase["analysis"]["wide"]) != is_meant
 
 
 def test_the_bound_is_what_the_gpu_and_its_links_can_do_at_most() -> None:
@@ -118,7 +146,7 @@ def test_without_a_known_network_there_is_no_bound() -> None:
 def test_what_is_held_at_the_peak_is_listed_by_source_line() -> None:
     """The result of the step takes the place of an argument and does not count."""
     held = {f"{h.source.line} {h.source.direction}": h.bytes for h in analysed("h100-4").held}
-    assert held["model/heads.py:5 backward"] == 4 * MIB
+    assert held["model/heads.py:6 backward"] == 4 * MIB
 
 
 IN_PLACE = """HloModule step, is_scheduled=true
@@ -156,12 +184,14 @@ def test_a_result_takes_the_place_of_an_operand(read_again, moved, expected) -> 
     assert sum(line.bytes for line in found) == expected
 
 
-def report(fits: bool = True, computes_in_16_bits: bool = True) -> report_data.Report:
+def report(
+    fits: bool = True, computes_in_16_bits: bool = True, text: str = TEXT
+) -> report_data.Report:
     hosts, config = gpus.find("2xh100-2"), load("base")
     memory = Memory(GIB, GIB, 1, (3 if fits else 90) * GIB, 0, hosts.usable_bytes, fits)
     phase = report_data.PhaseReport(
-        0, config.phases[0], memory, (), analysed("2xh100-2"), 1.0, 1e12, 4e15, "attention: XLA",
-        computes_in_16_bits,
+        0, config.phases[0], memory, (), analysed("2xh100-2", text=text), 1.0, 1e12, 4e15,
+        "attention: XLA", computes_in_16_bits,
     )  # fmt: skip
     mesh = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
     return report_data.Report("base", config, hosts, mesh, "the compiler", (phase,))
@@ -173,11 +203,11 @@ def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
         "base on 2xh100-2: 4 GPUs (NVIDIA H100 80GB HBM3), NVLink within a host, 2 hosts",
         "5.00 GiB of 59.33 GiB, fits",
         "75% of 79.11 GiB",
-        "a lower bound, no estimate",
+        "a lower bound, no estimate; less where arrays stay in the L2 cache)",
         "Attention: XLA",
         "cuDNN: __cudnn$fmhaSoftmax",
         "ERROR of bert-jax",
-        "model/heads.py:5 backward",
+        "model/heads.py:6 backward",
         "between hosts",
         "hours are not estimated",
     ):
@@ -196,7 +226,7 @@ def test_the_json_and_the_page_have_the_same(tmp_path) -> None:
     assert phase["at_least_step_seconds"] > 0
     assert plain["topology"]["links"] == "NVLink"
     assert [one["network"] for one in phase["analysis"]["collectives"]] == ["between hosts"]
-    assert list(phase["analysis"]["wide"]) == ["model/heads.py:5 backward"]
+    assert list(phase["analysis"]["wide"]) == ["model/heads.py:6 backward"]
     report_html.save(report(), str(tmp_path / "page.html"), "--config=base")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "fmhaSoftmax" in page

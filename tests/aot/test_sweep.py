@@ -359,6 +359,31 @@ def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkey
     assert "estimated_tokens_per_second" not in said["tried"][0]
 
 
+@pytest.mark.parametrize("limit", [0, 250, 310, 500, 1500])
+def test_of_the_time_what_the_unrolled_layers_may_take_is_kept(limit: int, monkeypatch) -> None:
+    """A candidate takes 60 s, and the twelve layers of the best 180."""
+    monkeypatch.setattr(gpu_compiler, "name", lambda: "the compiler")
+    fake, passed = FakeCompiler(), 0.0
+
+    def measure(config: Config, index: int) -> report_data.PhaseReport:
+        nonlocal passed
+        passed += 60 if config.compute.unroll_layers == 1 else 180
+        return FakeCompiler.measure(fake, config, index)
+
+    monkeypatch.setattr(fake, "measure", measure)
+    options = {"also": {}, "seconds": limit, "working": quiet, "now": lambda: passed}
+    found = gpu_sweep.SearchInLoop(load("base"), [0], CHIPS, fake.compiler, **options).run()
+    assert found.best
+    assert (found.unrolled is not None) == (limit >= 250)
+    assert passed <= max(limit, 60)
+    assert (len(found.tried) > 1) == (limit >= 310)
+    head = sweep_text.render(found, "base", gpus.find("h100-8")).partition("\n\n")[0]
+    first, *_, last = head.splitlines()
+    assert len(first) > 80
+    assert max(map(len, head.splitlines())) <= 100
+    assert last.endswith("Tokens include padding.")
+
+
 @pytest.mark.parametrize("why", ["does not fit", "no time", "an error"])
 def test_where_the_unrolled_layers_do_not_go_the_best_keeps_its_loop(
     monkeypatch: pytest.MonkeyPatch, why: str

@@ -92,6 +92,35 @@ def test_a_damaged_compiler_is_one_line_and_changes_nothing(
     assert (dict(os.environ), sys.path) == (before, path)
 
 
+def test_the_compiler_that_is_named_comes_before_an_installed_one(monkeypatch, tmp_path) -> None:
+    package = "jax_cuda13_plugin"
+    for name, number in (("installed", 91000), ("named", 92000)):
+        (tmp_path / name / package).mkdir(parents=True)
+        text = f"def cudnn_build_version():\n    return {number}\n"
+        (tmp_path / name / package / "_versions.py").write_text(text, "utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "installed"), *sys.path])
+    for name in (package, f"{package}._versions"):
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+    monkeypatch.setattr(gpu_compiler.ctypes, "CDLL", lambda _: None)
+    gpu_compiler._load(tmp_path / "named")
+    assert gpu_compiler.cudnn_version() == (9, 20, 0)
+    assert sys.path[1:2] == [str(tmp_path / "installed")]
+    for name in (package, f"{package}._versions"):
+        del sys.modules[name]
+
+
+def test_a_wrong_share_of_the_memory_is_refused_before_anything_is_compiled(
+    say, monkeypatch
+) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "95")
+    monkeypatch.setattr(gpu_compiler, "prepare", lambda: pytest.fail("too late"))
+    code, line = say("--config=base", "--topology=h100-1")
+    assert code == 1
+    assert "XLA_CLIENT_MEM_FRACTION=95: not a share of the memory" in line
+
+
 def test_a_model_whose_architecture_is_wanted_must_be_there(say, monkeypatch) -> None:
     """Else the step of another model would be compiled."""
     monkeypatch.setattr(gpu_compiler, "prepare", lambda: None)
@@ -169,6 +198,9 @@ def test_a_step_compiles_for_one_gpu(config: str) -> None:
     counted = sum(p["flops"] for p in of_model)
     assert counted == pytest.approx(phase["flops"], rel=0.02)
     assert found["callbacks"] == 0
+    assert found["wide"] == {}  # of the model in bfloat16: a float32 product is an error of ours
+    designed = [line.partition(":")[0] for line in found["by_design"]]
+    assert designed == (["model/heads.py"] if config == "base" else [])  # tiny is in float32
 
 
 @pytest.mark.slow

@@ -33,6 +33,11 @@ def test_a_name_is_hosts_with_gpus(name: str, kind: str, devices: int, hosts: in
     assert targets.find(found.name) == found
 
 
+def test_of_any_text_there_are_words() -> None:
+    with pytest.raises(ValueError, match="not a GPU that is known here"):
+        gpus.find("h100-8\nfoo")
+
+
 def test_names_of_slices_are_found_as_before() -> None:
     assert isinstance(targets.find("2xv5e-256"), Slice)
 
@@ -49,7 +54,7 @@ def test_names_of_slices_are_found_as_before() -> None:
         ("20xgb200-4", "18 hosts with gb200 make a rack; give fewer, or a multiple"),
         ("h100-3", "nearest: h100-2 and h100-4"),
         ("h100-16", "nearest: h100-8; several hosts are 2xh100-8"),
-        ("h100", "such as h100-8"),
+        ("h100", "as in h100-8$"),
         ("0xh100-8", "1 to 512 hosts"),
         ("v100-8", "CUDA 13.*7.0"),
         ("4xv100-8", "CUDA 13.*7.0"),
@@ -64,6 +69,21 @@ def test_names_of_slices_are_found_as_before() -> None:
         ("Gaudi2-8", "not a GPU of NVIDIA"),
         ("Trainium-16", "not a GPU of NVIDIA"),
         ("inferentia2-1", "not a GPU of NVIDIA"),
+        ("t4-1", '^"t4-1" is not a GPU that is known here; '),
+        ("tesla-t4-1", "not a GPU that is known here; valid: a100-40g"),
+        ("a30-4", "not a GPU that is known here; valid: a100-40g"),
+        ("a40-8", "not a GPU that is known here; valid: a100-40g"),
+        ("gtx1660-1", "not a GPU that is known here; valid: a100-40g"),
+        ("titan-rtx-1", "not a GPU that is known here; valid: a100-40g"),
+        ("2xGH200-1", "not a GPU that is known here; did you mean"),
+        ("RTX-3090", "not a GPU that is known here"),
+        ("A100-SXM4-80GB-8", r"did you mean a100-80g\?"),
+        ("A100-PCIE-40GB-1", r"did you mean a100-40g\?"),
+        ("8xh100", "after a dash, as in h100-8 .a number in front is one of hosts"),
+        ("h100:8", "h100:8: give the GPUs of a host after a dash, as in h100-8"),
+        ("A100-80GB:4", "as in a100-80g-4"),
+        ("h100-8\nfoo", '^"h100-8 foo" is not a GPU that is known here'),
+        ("nonsense\nfoo", '^"nonsense foo" is not a TPU slice'),
         ("nonsense", "v5e-16.*GPUs are a100-40g"),
         ("v5e-20", "nearest: v5e-16"),
     ],

@@ -325,6 +325,10 @@ def test_a_peer_that_several_spot_nodes_lose_is_a_preemption_and_a_killed_proces
         ("tpu-v6e-slice:4", "such as tpu-v6e-4 or"),
         ("tpu-v5-lite-podslice:4", "such as tpu-v5litepod-4 or"),
         ("tpu-v6e-9", "v6e-9 does not exist; nearest: v6e-8"),
+        ("h100-8", "--accelerators=h100-8: give H100:8"),
+        ("a100-80g-4", "give A100-80GB:4"),
+        ("4xh100-8", "give H100:8 --num_nodes=4"),
+        ("h100-8:1", "give H100:8"),
         ("MI300X:8", "--accelerators=MI300X: not a GPU of NVIDIA"),
     ],
 )

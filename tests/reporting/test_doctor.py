@@ -93,6 +93,32 @@ def test_the_same_as_json_and_a_failure_is_exit_code_1(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("gcloud", "repair it, or install it again"),
+        ("kubectl", "choose a cluster that answers (kubectl config use-context), and log in to it"),
+        ("sbatch", "run this on a login node, where sinfo answers"),
+        ("sky", "repair it, or install it again"),
+    ],
+)
+def test_a_program_that_fails_has_a_remedy(machine: Path, name: str, remedy: str) -> None:
+    program(machine, name, "echo 'no server' >&2; exit 1")
+    state, line = examined(name)[name]
+    assert state == "note"
+    assert line.endswith(f": no server; {remedy}; needed for launch {LACKS[name]}")
+
+
+def test_a_flag_that_xla_does_not_know_is_to_be_mended(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_devices(monkeypatch, {"no_devices": "python -c: Unknown flag in XLA_FLAGS: --nonsense"})
+    assert examined("devices")["devices"][1].endswith("; unset XLA_FLAGS, or mend the flag")
+    with_devices(monkeypatch, {"no_devices": "python -c: timed out"})
+    assert examined("devices")["devices"][1].endswith("or unset JAX_PLATFORMS")
+
+
+@pytest.mark.processes
 def test_gpus_that_jax_does_not_use_fail(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(machine, "nvidia-smi", f"echo '{SMI}'")
     assert examined("driver") == {"driver": ("ok", "570.86.10, 8 of NVIDIA H100 80GB HBM3")}
@@ -262,7 +288,8 @@ def test_what_jax_says_of_devices_is_one_line_and_is_waited_for_once(
 def test_a_program_that_hangs_is_a_note(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_ANSWER", 0.3)
     program(machine, "sky", "exec /bin/sleep 60")
-    expected = "sky --version: timed out after 0.3 s; needed for launch sky"
+    repair = "repair it, or install it again"
+    expected = f"sky --version: timed out after 0.3 s; {repair}; needed for launch sky"
     assert examined("sky") == {"sky": ("note", expected)}
 
 

@@ -21,6 +21,7 @@ from bert_jax.aot.hlo.sources import Source
 from bert_jax.hardware.gpus import GpuHosts
 
 _FUSION_KIND = re.compile(r'"fusion_backend_config":\s*\{"kind":\s*"([^"]*)"')
+_LOGITS = ("model/heads.py", "word_logits")
 _LIBRARIES = {"__cudnn": "cuDNN", "__cublas$lt": "cuBLASLt", "__cublas": "cuBLAS", "__cub$": "CUB"}
 
 
@@ -53,7 +54,8 @@ class GpuAnalysis:
     kernel_seconds: of all kernels, one after the other.
     collective_seconds: of all collectives, one after the other; exposed_seconds: the part that no
         kernel hides, in schedule order. None if the bandwidth between hosts is unknown.
-    wide: operations by source line of the model's products that are not in 16 bits.
+    wide: operations by source line of the model's products that are not in 16 bits; by_design: of
+        those that are meant to be so, see `products.Placed.is_by_design`.
     held: arrays at the peak of the schedule, by source line.
     networks: names of those of the collectives, see `GpuHosts.networks`.
     callbacks: calls of the host, which stop the GPU.
@@ -66,6 +68,7 @@ class GpuAnalysis:
     kernels: tuple[Kernels, ...]
     products: tuple[ProductTotal, ...]
     wide: Mapping[str, int]
+    by_design: Mapping[str, int]
     lines: tuple[LineBound, ...]
     held: tuple[LineArrays, ...]
     collectives: tuple[Traffic, ...]
@@ -120,7 +123,8 @@ def analyse(
         instruction = computation.by_name[bound.name]
         source = sources.source(module, computation, instruction)
         found = products.of(module, computation, instruction)
-        placed += [Placed(product, source, bound.runs) for product in found]
+        in_logits = sources.is_in(module, instruction, *_LOGITS)
+        placed += [Placed(product, source, bound.runs, in_logits) for product in found]
         busy = sum(p.flops / accelerator.bf16_flops * (2 if "f32" in p.dtype else 1) for p in found)
         flops, seconds = sum(p.flops for p in found), max(bound.seconds, busy)
         bound = dataclasses.replace(bound, flops=flops, seconds=seconds)
@@ -136,6 +140,7 @@ def analyse(
         kernels=_by_kernel([(bound, library, name) for bound, library, name, _ in bounds]),
         products=products.totals(placed),
         wide=products.wide(placed),
+        by_design=products.wide(placed, by_design=True),
         lines=_by_line([(bound, source) for bound, _, _, source in bounds])[:top],
         held=held.at_peak(module, text)[:top],
         collectives=collectives.traffic(transfers),

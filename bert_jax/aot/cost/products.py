@@ -40,15 +40,23 @@ class ProductTotal:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A product with its source line and its executions per step."""
+    """A product with its source line and its executions per step; in_logits: the function of the
+    model that computes words' scores has it, backward too."""
 
     product: Product
     source: Source
     runs: int
+    in_logits: bool = False
 
     @property
     def of_optimizer(self) -> bool:
         return self.source.part == "optimizer"
+
+    @property
+    def is_by_design(self) -> bool:
+        """True for those of the gradient of the words' scores, which are in float32 on purpose:
+        rounding it would make others less exact (docs/gpu.md)."""
+        return self.in_logits and self.source.direction == "backward"
 
 
 def of(module: Module, computation: Computation, instruction: Instruction) -> list[Product]:
@@ -74,11 +82,13 @@ def totals(placed: Sequence[Placed]) -> tuple[ProductTotal, ...]:
     return tuple(sorted(each, key=lambda total: (total.of_optimizer, -total.flops)))
 
 
-def wide(placed: Sequence[Placed]) -> dict[str, int]:
+def wide(placed: Sequence[Placed], *, by_design: bool = False) -> dict[str, int]:
     """Returns operations by source line of the model's products that are not in 16 bits: mistakes
-    where the model computes in bfloat16."""
+    where the model computes in bfloat16, or those that are meant to be so."""
     lines: collections.Counter[str] = collections.Counter()
     for one in placed:
+        if one.is_by_design != by_design:
+            continue
         narrow = all(part in ("bf16", "f16") for part in one.product.dtype.split(" x "))
         if not (one.of_optimizer or narrow or one.product.dtype.startswith("f8")):
             lines[f"{one.source.line} {one.source.direction}"] += one.runs * one.product.flops

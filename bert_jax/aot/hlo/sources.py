@@ -91,6 +91,12 @@ def source(module: Module, computation: Computation, instruction: Instruction) -
     return Source(owner, _direction("", owner), name or _UNKNOWN)
 
 
+def is_in(module: Module, instruction: Instruction, file: str, function: str) -> bool:
+    """Returns whether an instruction comes from a function of a file below bert_jax."""
+    stack = module.stack(instruction)
+    return any(f.within(_PACKAGE) == file and f.function == function for f in stack)
+
+
 def part(stack: Sequence[Frame]) -> Part:
     """Returns the part of the model, from frames ordered innermost first."""
     for frame in stack:

@@ -104,7 +104,10 @@ def gpu_note(config: Config, phase: PhaseConfig, mesh: Mesh) -> str:
     else:
         why = f"cuDNN {cudnn.version()} (for evaluation) drops no probabilities ({rate:g} here)"
     taken = saved_probabilities(config, phase, mesh) / 2**20
-    return f"attention: XLA, because {why}; the probabilities alone take {taken:,.0f} MiB a GPU"
+    return (
+        f"attention: XLA, because {why}; the probabilities take at least {taken:,.0f} MiB a GPU; "
+        "scores, masks and their copies take more"
+    )
 
 
 def _networks(config: Config) -> dict[str, ModelConfig]:
