@@ -121,6 +121,9 @@ def test_checkpoints_are_revisions_by_name(
 ) -> None:
     assert export(run, tmp_path / "two", "--revision=step-2") == DONE
     assert hub.files(NAME, "step-2") == contents(tmp_path / "two")
+    card = hub.files(NAME, "step-2")["README.md"].decode()
+    assert card.count(f'from_pretrained("{NAME}", revision="step-2")') == 2
+    assert f'bert_jax.load("hf:{NAME}@step-2")' in card
     assert hub.files(NAME) == {}
     assert export(run, tmp_path / "three", "--revision=step-3") == FAILED
     fails(capsys, "no checkpoint of step 3, only 2, 4", "config.checkpoint.keep_every_steps=3")
@@ -132,6 +135,9 @@ def test_checkpoints_are_revisions_by_name(
     assert export(run, tmp_path / "all", "--all_steps") == DONE
     assert hub.branches[NAME].keys() == {"main", "step-2", "step-4"}
     assert hub.files(NAME) == hub.files(NAME, "step-4") == contents(tmp_path / "all/step-4")
+    assert f'("{NAME}")' in hub.files(NAME)["README.md"].decode()
+    older = hub.files(NAME, "step-2")["README.md"].decode()
+    assert f'("{NAME}", revision="step-2")' in older
 
 
 def test_a_cut_push_goes_on_where_it_was(
