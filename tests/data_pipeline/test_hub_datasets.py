@@ -157,6 +157,15 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ("hf:org/wiki/new.simple@v9", "no such revision; give a branch, a tag or a commit"),
         ("org/wiki:test", "source kind 'org/wiki' is unknown; did you mean hf:org/wiki, a dataset"),
         ("hf:datasets/org/wiki/new.simple", "; did you mean hf:org/wiki/new.simple?"),
+        (
+            "https://huggingface.co/datasets/o/str",
+            "missing kind; on the Hugging Face hub it is hf:o/str",
+        ),
+        ("hf://datasets/o/str", "not a dataset's name; did you mean hf:o/str?"),
+        ("hf:https://hf.co/datasets/o/str", "not a dataset's name; did you mean hf:o/str?"),
+        ("parquet:o/a", "no such file or folder; did you mean hf:o/a, a dataset on"),
+        ("parquet:hf:o/a", "no such file or folder; did you mean hf:o/a, a dataset on"),
+        ("parquet:o/a.parquet", "no such file or folder; check the path"),
         ("hf:wiki", "not a dataset's name; write hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"),
         (
             "org/wiki/new.simple",
