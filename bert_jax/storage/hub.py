@@ -220,12 +220,9 @@ def hub_errors(name: HubName) -> Iterator[None]:
 
     check_token(str(name))
     bars_on_terminals()
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
     try:
-        if not os.environ.get("HF_HUB_VERBOSITY"):
-            log.setLevel(logging.ERROR)
-        yield
+        with without_warnings():
+            yield
     except errors.GatedRepoError:
         raise UserError(f"{name}: gated; accept its terms on its page, then {LOGIN}") from None
     except errors.RevisionNotFoundError:
@@ -242,6 +239,17 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if not _is_of_client(error):
             raise
         raise UserError(f"{name}: {_explained(error)}") from None
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Leaves out the client's warnings, unless the user has set what it logs."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    try:
+        if not os.environ.get("HF_HUB_VERBOSITY"):
+            log.setLevel(logging.ERROR)
+        yield
     finally:
         log.setLevel(level)
 

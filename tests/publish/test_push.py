@@ -72,7 +72,11 @@ def fails(capsys: pytest.CaptureFixture, *parts: str) -> str:
 
 
 def test_a_push_sends_the_export_to_a_private_repository(
-    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+    run: Path,
+    hub: Uploads,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     out = tmp_path / "out"
     assert export(run, out) == DONE
@@ -92,6 +96,10 @@ def test_a_push_sends_the_export_to_a_private_repository(
     assert push(out) == DONE  # nothing is sent twice
     assert hub.sent == sent
     assert len(hub.asked) > asked
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"{out}: nothing to push; all of it is at {hub.endpoint}/{NAME}")
+    assert captured.out.count("\n") == 1
+    assert "No files have been modified" not in captured.err + caplog.text
 
 
 def test_public_is_a_flag_and_access_is_never_changed(
