@@ -16,7 +16,10 @@ _HUB_NAMES: Final = {
     "model": re.compile(
         r"(?!.*\.(json|txt|model|zip)$)(\w[\w.-]*/[\w.-]+|[\w-]*bert[\w.]*-[\w.-]+)(@[\w./-]+)?"
     ),
-    "dataset": re.compile(r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"),
+    "dataset": re.compile(
+        r"(?!.*\.(txt|tsv|csv|jsonl?|parquet|arrow|xml|gz|bz2|xz|zst|zip)$)"
+        r"\w[\w.-]*(/[\w.-]+){1,2}(:[\w.-]+)?(@[\w./-]+)?"
+    ),
 }
 _PREFIX: Final = 3  # characters that a name is known by
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches

@@ -1,5 +1,6 @@
 """Writes metrics as JSON lines and TensorBoard events, and to Weights & Biases if asked to."""
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ class MetricWriter:
         """
         self._record(kind, step, phase, scalars)
         if self._active:
-            numbers = {f"{kind}/{k}": float(v) for k, v in scalars.items() if _is_number(v)}
+            numbers = {f"{kind}/{k}": float(v) for k, v in scalars.items() if _is_shown(k, v)}
             self._events().write(step, numbers)
             if self.wandb is not None:
                 self.wandb.write(step, numbers)
@@ -102,5 +103,9 @@ class MetricWriter:
             self._lines.append(line(kind, step, phase, values))
 
 
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, bool)
+def _is_shown(name: str, value: Any) -> bool:
+    """Returns whether a value is a number for a curve. A NaN loss is one; the margin of a single
+    document, which is not known, is none."""
+    if not hasattr(value, "__float__") or isinstance(value, bool):
+        return False
+    return not name.endswith("_margin") or math.isfinite(float(value))

@@ -200,6 +200,7 @@ def run_export(
     optimizer_state: bool = False,
     weights: Weights = "last",
     repository: str = "",
+    revisions: Mapping[int, str] = MappingProxyType({}),
 ) -> list[int]:
     """Exports checkpoints of a pretraining run and prints the results; returns the steps with
     `all_steps`.
@@ -213,6 +214,7 @@ def run_export(
         optimizer_state: the moments and the step too, for `config.init_optimizer`.
         weights: those of the step, or their average.
         repository: on the Hugging Face hub, by which the model card names the model.
+        revisions: step -> the branch that the model card names; the main branch for other steps.
 
     Raises:
         UserError: there is no such checkpoint, or as `export`.
@@ -220,7 +222,7 @@ def run_export(
     run = Workdir.open(workdir)
     check_inputs(out, EXPORT, inputs_of_model(workdir))  # before anything of the run is read
     check_output(out, EXPORTS if all_steps or has_generator(run) else EXPORT)
-    options = _Options(form, optimizer_state, weights, repository)
+    options = _Options(form, optimizer_state, weights, repository, revisions)
     if not all_steps:
         _export_step(run, out, step, options)
         return []
@@ -239,6 +241,7 @@ class _Options(NamedTuple):
     optimizer_state: bool
     weights: Weights
     repository: str
+    revisions: Mapping[int, str]
 
 
 class _Checkpoint(NamedTuple):
@@ -259,7 +262,8 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, options: _Opti
             "--optimizer_state, and continue from the run itself"
         )
     card = read_card(run, meta, options.weights)
-    card = dataclasses.replace(card, repository=options.repository)
+    branch = options.revisions.get(meta["step"], "")
+    card = dataclasses.replace(card, repository=options.repository, revision=branch)
     model, read = model_of(meta), _Checkpoint(run, meta, options)
     if not pair:
         _export_model(read, out, params, model, card)

@@ -23,8 +23,8 @@ _USE = """## Use
 ```python
 from transformers import AutoTokenizer, {name}
 
-tokenizer = AutoTokenizer.from_pretrained("{place}")
-model = {name}.from_pretrained("{place}")
+tokenizer = AutoTokenizer.from_pretrained({place})
+model = {name}.from_pretrained({place})
 ```
 
 or in JAX, without transformers: `bert_jax.load("{ours}")`. """
@@ -33,7 +33,7 @@ _USE_VECTORS = """## Use
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{place}")
+model = SentenceTransformer({place})
 {calls}
 ```
 
@@ -62,6 +62,7 @@ class Card:
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
     task: TaskFacts | None = None  # of a fine-tuned model
     repository: str = ""  # on the Hugging Face hub, that the folder is for
+    revision: str = ""  # of the repository; "" is its main branch
     sentence: SentenceEncoder | None = None  # what makes vectors of texts, if the run trained them
 
 
@@ -120,10 +121,13 @@ def _heads(learned: Sequence[Objective]) -> str:
 
 def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: str) -> str:
     facts = []
-    places = {
-        "place": card.repository or "path/to/this/folder",
-        "ours": f"{HUB}{card.repository}" if card.repository else "path/to/this/folder",
-    }
+    place = ours = "path/to/this/folder"
+    branch = ""
+    if card.repository:
+        place, ours = card.repository, f"{HUB}{card.repository}"
+        if card.revision:
+            branch, ours = f', revision="{card.revision}"', f"{ours}@{card.revision}"
+    places = {"place": f'"{place}"{branch}', "ours": ours}
     if card.sentence:
         calls, more = _calls(card.sentence)
         return _USE_VECTORS.format(**places, calls=calls, more=more).rstrip()

@@ -93,7 +93,9 @@ def push(folder: Path | str, target: Target) -> None:
     hub.bars_on_terminals()
     token = str(get_token())
     try:
-        commit = _push(HfApi(token=token, library_name="bert-jax"), folder, sums, target)
+        with hub.without_warnings():  # such as that there is nothing to send
+            api = HfApi(token=token, library_name="bert-jax")
+            commit, is_new = _push(api, folder, sums, target)
     except UserError as error:
         raise UserError(f"{error}; {folder} stays") from None
     except Exception as error:  # whatever the client or its transports raise
@@ -102,7 +104,8 @@ def push(folder: Path | str, target: Target) -> None:
             f"push it again with `{target.command(folder)}`"
         ) from None
     access = "private" if target.private else "public"
-    print(f"{folder} pushed to {commit} ({access}, revision {target.branch})")
+    done = f"{folder} pushed to" if is_new else f"{folder}: nothing to push; all of it is at"
+    print(f"{done} {commit} ({access}, revision {target.branch})")
 
 
 def _read_sums(folder: Path) -> Mapping[str, str]:
@@ -126,8 +129,8 @@ def _read_sums(folder: Path) -> Mapping[str, str]:
     return sums
 
 
-def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -> str:
-    """Returns the address of the commit."""
+def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -> tuple[str, bool]:
+    """Returns the address of the commit, and whether it is new."""
     name = where = target.repository
     api.create_repo(name, private=target.private, exist_ok=True)
     info = api.model_info(name, files_metadata=True)
@@ -164,7 +167,7 @@ def _push(api: "HfApi", folder: Path, sums: Mapping[str, str], target: Target) -
             commit_message="Upload by bert-jax",
             delete_patterns=sorted(earlier.keys() & there.names - {*sums, SUMS}) or None,
         )
-    return str(commit.commit_url)
+    return str(commit.commit_url), commit.oid != info.sha
 
 
 @dataclass(frozen=True)

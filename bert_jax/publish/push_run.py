@@ -57,16 +57,27 @@ def run_export_and_push(
             )
         step = named
     options["repository"] = target.repository
-    steps = run_export(workdir, out, step, all_steps=all_steps, **options)
     if not all_steps:
+        if step is not None and target.branch != MAIN:
+            options["revisions"] = {step: target.branch}
+        run_export(workdir, out, step, **options)
         push(out, target)
         return
     at_words = _steps_by_words(run)
+    # The folder of the newest goes to `main` too, which its card names.
+    older = catalog.complete_steps(run.checkpoints)[:-1]
+    options["revisions"] = {step: _branches(step, at_words)[0] for step in older}
+    steps = run_export(workdir, out, all_steps=True, **options)
     for step in steps:
-        by_words = [words_seen.revision_of(words) for words in at_words.get(step, ())]
-        for name in by_words or [f"step-{step}"]:
+        for name in _branches(step, at_words):
             push(Path(out) / f"step-{step}", dataclasses.replace(target, branch=name))
     push(Path(out) / f"step-{steps[-1]}", target)
+
+
+def _branches(step: int, at_words: Mapping[int, list[int]]) -> list[str]:
+    """Returns the branches of the checkpoint of a step; at_words: as `_steps_by_words`."""
+    by_words = [words_seen.revision_of(words) for words in at_words.get(step, ())]
+    return by_words or [f"step-{step}"]
 
 
 def step_of(run: Workdir, revision: str) -> int:

@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from bert_jax.errors import UserError
 from bert_jax.storage.remote import HUB as PREFIX
-from bert_jax.storage.remote import without_secrets
+from bert_jax.storage.remote import name_of_address, without_secrets
 
 MODEL_FORM: Final = f"{PREFIX}OWNER/NAME[@REVISION]"
 DATASET_FORM: Final = f"{PREFIX}OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
@@ -101,7 +101,7 @@ def parse_model(name: str) -> HubName:
     """Returns the name of a model; UserError if it is none."""
     found = _NAME.fullmatch(name)
     if not found or found["config"] or found["split"]:
-        raise UserError(f"{name}: not a model's name; write {MODEL_FORM}")
+        raise UserError(f"{name}: not a model's name; {_meant(name) or f'write {MODEL_FORM}'}")
     return HubName("model", found["repository"], revision=found["revision"] or "")
 
 
@@ -109,7 +109,7 @@ def parse_dataset(name: str) -> HubName:
     """Returns the name of a dataset, whose split is train by default; UserError if it is none."""
     found = _NAME.fullmatch(name)
     if not found or "/" not in found["repository"]:
-        raise UserError(f"{name}: not a dataset's name; write {DATASET_FORM}")
+        raise UserError(f"{name}: not a dataset's name; {_meant(name) or f'write {DATASET_FORM}'}")
     on_page = name.removeprefix(f"{PREFIX}datasets/")  # as in the address of its page
     if on_page != name and "/" in on_page:
         raise UserError(
@@ -117,6 +117,12 @@ def parse_dataset(name: str) -> HubName:
         )
     parts = {part: found[part] or "" for part in ("config", "split", "revision")}
     return HubName("dataset", found["repository"], **{**parts, "split": parts["split"] or TRAIN})
+
+
+def _meant(name: str) -> str:
+    """Returns the end of a message about an address in place of a name; "" if it is none."""
+    meant = name_of_address(name)
+    return meant and f"did you mean {meant}?"
 
 
 def use(commits: Mapping[str, str]) -> None:
@@ -214,12 +220,9 @@ def hub_errors(name: HubName) -> Iterator[None]:
 
     check_token(str(name))
     bars_on_terminals()
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
     try:
-        if not os.environ.get("HF_HUB_VERBOSITY"):
-            log.setLevel(logging.ERROR)
-        yield
+        with without_warnings():
+            yield
     except errors.GatedRepoError:
         raise UserError(f"{name}: gated; accept its terms on its page, then {LOGIN}") from None
     except errors.RevisionNotFoundError:
@@ -236,6 +239,17 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if not _is_of_client(error):
             raise
         raise UserError(f"{name}: {_explained(error)}") from None
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Leaves out the client's warnings, unless the user has set what it logs."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    try:
+        if not os.environ.get("HF_HUB_VERBOSITY"):
+            log.setLevel(logging.ERROR)
+        yield
     finally:
         log.setLevel(level)
 

@@ -40,7 +40,8 @@ _DENIED: Final = re.compile(
 )
 # The address of a repository in a browser, or its path for fsspec.
 _ON_HUB: Final = re.compile(
-    r"(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
+    r"(?:hf:)?(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/"
+    r"(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
@@ -120,14 +121,20 @@ def _prepare(path: str) -> None:
     fsspec.register_implementation("gs", Client, clobber=True)
 
 
+def name_of_address(text: str) -> str:
+    """Returns the name of what an address of the hub is of, hf:OWNER/NAME; "" of other text."""
+    match = _ON_HUB.match(text)
+    return f"{HUB}{match[1]}" if match else ""
+
+
 def check_protocol(path: str) -> None:
     """Raises UserError for a path of another protocol than that of buckets."""
     protocol = path.partition("://")[0]
     if protocol == "gs":
         return
     remedy = "use gs://… or a local path"
-    if match := _ON_HUB.match(path):
-        remedy = f"on the Hugging Face hub it is {HUB}{match[1]}"
+    if name := name_of_address(path):
+        remedy = f"on the Hugging Face hub it is {name}"
     raise UserError(f"{path}: unknown protocol {protocol}://; {remedy}")
 
 

@@ -22,7 +22,7 @@ from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.errors import UserError, hub_hint, nearest
 from bert_jax.extensions.registry import Registry
 from bert_jax.storage.read_files import path_of
-from bert_jax.storage.remote import is_remote
+from bert_jax.storage.remote import is_remote, name_of_address
 
 _HERE: Final = "bert_jax.data_pipeline.sources"
 # Kinds whose files bert-jax writes: not for the command line.
@@ -106,6 +106,8 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
         form = format_of_name(Path(head))
         guess = guess_kind(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example {guess}:{head}"
+        if on_hub := name_of_address(head):
+            form, example = None, f"on the Hugging Face hub it is {on_hub}"
         if "/" in head and hub_hint("/".join(head.split("/")[:2])) and not form:
             example += f", or hf:{head} for a dataset on the Hugging Face hub"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")

@@ -11,10 +11,10 @@ from typing import Final
 
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
-from bert_jax.errors import UserError, count, first_few
+from bert_jax.errors import UserError, count, first_few, hub_hint
 from bert_jax.storage.read_files import objects, path_of
 from bert_jax.storage.regular_file import check_not_special
-from bert_jax.storage.remote import is_remote, storage_errors
+from bert_jax.storage.remote import HUB, is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
 _UNREADABLE: Final = "unreadable"
@@ -169,7 +169,8 @@ def _local(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, 
         return None
     if not root.is_dir():
         check_not_special(root)
-        raise UserError(f"{root}: no such file or folder; check the path")
+        hint = hub_hint(str(root).removeprefix(HUB), "dataset") or "; check the path"
+        raise UserError(f"{root}: no such file or folder{hint}")
     return _walk(root, ignored)
 
 

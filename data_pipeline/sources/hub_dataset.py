@@ -208,7 +208,9 @@ def _converted(name: HubName) -> tuple[HubName, Configs]:
             configs.setdefault(config, {}).setdefault(rest[0], []).append(file)
     if not configs:
         copy = f"nor has the hub a copy of its own ({_CONVERTED})"
-        remedy = "download its files and pass --source=jsonl:FILE, csv:FILE or the like"
+        is_parquet = any(file.endswith(_ENDING) for file in hub.files_of(name))
+        form = "parquet:FILE" if is_parquet else "jsonl:FILE, csv:FILE or the like"
+        remedy = f"download its files and pass --source={form}"
         if name.revision:
             copy = f"and the hub has a copy of the newest commit alone ({_CONVERTED})"
             remedy = "leave out the revision"

@@ -90,6 +90,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         },
         "org/odd": {"main": {"README.md": b"---\nconfigs: [\n---\n"}},
         "org/none": {"main": {"a.jsonl": b"{}"}},
+        "org/cardless": {"main": {"a.parquet": rows(tmp_path, "a"), "b.jsonl": b"{}"}},
     }
     tokenizer = Tokenizer.from_vocab(
         [*SPECIAL_TOKENS, ".", *LETTERS, *"0123456789", *(f"##{c}" for c in "0123456789")]
@@ -149,6 +150,8 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ("hf:org/wiki/newsimple", "no configuration newsimple; did you mean new.simple?"),
         ("hf:org/wiki/old.simple:dev", "no split dev; it has test, train"),
         ("hf:org/none", "no Parquet files by its card, nor has the hub a copy of its own"),
+        ("hf:org/none", "; download its files and pass --source=jsonl:FILE, csv:FILE or the like"),
+        ("hf:org/cardless", "; download its files and pass --source=parquet:FILE"),
         (
             "hf:org/large@main",
             "has a copy of the newest commit alone (refs/convert/parquet); leave",
@@ -157,6 +160,15 @@ def test_a_part_of_a_split_is_taken_on_request_alone(server: Hub) -> None:
         ("hf:org/wiki/new.simple@v9", "no such revision; give a branch, a tag or a commit"),
         ("org/wiki:test", "source kind 'org/wiki' is unknown; did you mean hf:org/wiki, a dataset"),
         ("hf:datasets/org/wiki/new.simple", "; did you mean hf:org/wiki/new.simple?"),
+        (
+            "https://huggingface.co/datasets/o/str",
+            "missing kind; on the Hugging Face hub it is hf:o/str",
+        ),
+        ("hf://datasets/o/str", "not a dataset's name; did you mean hf:o/str?"),
+        ("hf:https://hf.co/datasets/o/str", "not a dataset's name; did you mean hf:o/str?"),
+        ("parquet:o/a", "no such file or folder; did you mean hf:o/a, a dataset on"),
+        ("parquet:hf:o/a", "no such file or folder; did you mean hf:o/a, a dataset on"),
+        ("parquet:o/a.parquet", "no such file or folder; check the path"),
         ("hf:wiki", "not a dataset's name; write hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"),
         (
             "org/wiki/new.simple",

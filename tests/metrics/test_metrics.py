@@ -84,6 +84,16 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
     assert np.isnan(read["loss"])
 
 
+def test_curves_have_a_loss_that_is_not_finite_but_no_such_margin(tmp_path):
+    writer = metric_writer(tmp_path)
+    values = {"loss": float("nan"), "loss_margin": float("nan"), "a/loss_margin": 0.5}
+    writer.write("eval", 1, 0, values)
+    writer.close()
+    tags = {value.tag for event in events(tmp_path)[0] for value in event.summary.value}
+    assert tags == {"eval/loss", "eval/a/loss_margin"}
+    assert written(tmp_path)[0]["loss_margin"] is None
+
+
 @pytest.mark.processes
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (

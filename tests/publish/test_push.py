@@ -72,7 +72,11 @@ def fails(capsys: pytest.CaptureFixture, *parts: str) -> str:
 
 
 def test_a_push_sends_the_export_to_a_private_repository(
-    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+    run: Path,
+    hub: Uploads,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     out = tmp_path / "out"
     assert export(run, out) == DONE
@@ -92,6 +96,10 @@ def test_a_push_sends_the_export_to_a_private_repository(
     assert push(out) == DONE  # nothing is sent twice
     assert hub.sent == sent
     assert len(hub.asked) > asked
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"{out}: nothing to push; all of it is at {hub.endpoint}/{NAME}")
+    assert captured.out.count("\n") == 1
+    assert "No files have been modified" not in captured.err + caplog.text
 
 
 def test_public_is_a_flag_and_access_is_never_changed(
@@ -121,6 +129,9 @@ def test_checkpoints_are_revisions_by_name(
 ) -> None:
     assert export(run, tmp_path / "two", "--revision=step-2") == DONE
     assert hub.files(NAME, "step-2") == contents(tmp_path / "two")
+    card = hub.files(NAME, "step-2")["README.md"].decode()
+    assert card.count(f'from_pretrained("{NAME}", revision="step-2")') == 2
+    assert f'bert_jax.load("hf:{NAME}@step-2")' in card
     assert hub.files(NAME) == {}
     assert export(run, tmp_path / "three", "--revision=step-3") == FAILED
     fails(capsys, "no checkpoint of step 3, only 2, 4", "config.checkpoint.keep_every_steps=3")
@@ -132,6 +143,9 @@ def test_checkpoints_are_revisions_by_name(
     assert export(run, tmp_path / "all", "--all_steps") == DONE
     assert hub.branches[NAME].keys() == {"main", "step-2", "step-4"}
     assert hub.files(NAME) == hub.files(NAME, "step-4") == contents(tmp_path / "all/step-4")
+    assert f'("{NAME}")' in hub.files(NAME)["README.md"].decode()
+    older = hub.files(NAME, "step-2")["README.md"].decode()
+    assert f'("{NAME}", revision="step-2")' in older
 
 
 def test_a_cut_push_goes_on_where_it_was(

@@ -181,6 +181,8 @@ def test_a_cache_that_cannot_be_written_is_named(
     ],
 )
 def test_an_address_of_the_hub_is_answered_with_the_name(address: str) -> None:
+    with pytest.raises(UserError, match=r"not a model's name; did you mean hf:org/bert\?$"):
+        hub.parse_model(f"hf:{address.removeprefix('hf:')}")
     with pytest.raises(UserError, match=r"on the Hugging Face hub it is hf:org/bert$"):
         open_path(address)
 

@@ -94,7 +94,8 @@ class Uploads:
     def _revision(self, name: str, branch: str, body: bytes) -> Answer:
         listed = [self._listed(*item) for item in self.branches[name][branch].items()]
         private = self.private[name]
-        return 200, {}, {"id": name, "sha": "0" * 40, "siblings": listed, "private": private}
+        info = {"id": name, "sha": self._head(name, branch), "siblings": listed}
+        return 200, {}, {**info, "private": private}
 
     def _tree(self, name: str, branch: str, body: bytes) -> Answer:
         return 200, {}, [self._listed(*item) for item in self.branches[name][branch].items()]
@@ -141,8 +142,12 @@ class Uploads:
                 files[value["path"]] = self.objects[value["oid"]]
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
-        commit = {"commitUrl": f"{self.endpoint}/{name}/commit/{'0' * 40}", "commitOid": "0" * 40}
-        return 200, {}, commit
+        head = self._head(name, branch)
+        return 200, {}, {"commitUrl": f"{self.endpoint}/{name}/commit/{head}", "commitOid": head}
+
+    def _head(self, name: str, branch: str) -> str:
+        """The commit of a branch, which the files alone make."""
+        return hashlib.sha1(repr(sorted(self.branches[name][branch].items())).encode()).hexdigest()
 
 
 def _large(path: str) -> bool:
