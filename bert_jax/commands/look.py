@@ -54,7 +54,7 @@ def _run_attention(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _define_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define(values)
     flags.DEFINE_integer("top_k", 10, "number of words for each word", 1, flag_values=values)
-    flags.DEFINE_bool("json", False, "print one JSON object a word", flag_values=values)
+    flags.DEFINE_bool("json", False, "print one JSON object per word", flag_values=values)
 
 
 def _run_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:

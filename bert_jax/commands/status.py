@@ -1,6 +1,7 @@
 """`bert-jax status`: shows the state of runs, once or again and again."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags
@@ -44,7 +45,9 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
         else:
             shown = [*map(status_text.render, runs)]
             if len(runs) > 1:
-                shown.insert(0, console.table(*status_text.runs_table(runs)))
+                # A terminal that is watched shows the end of what is printed.
+                place = len(shown) if values.watch and sys.stdout.isatty() else 0
+                shown.insert(place, console.table(*status_text.runs_table(runs)))
             print("\n\n".join(map(plain, shown)))
         if values.html:
             from bert_jax.reporting.status_page import write_page

@@ -53,6 +53,7 @@ def curves(
     for i, (name, value) in enumerate(_plain(baselines or {}).items()):
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # a step is whole
     axes.legend(frameon=False)
     return _svg(axes)
 

@@ -28,6 +28,7 @@ from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
 
 _HIDDEN: Final = "Hidden words: the first guess while the model learned"
+_HIDDEN_WHERE: Final = "Words hidden in sentences held out from training, the same at every step."
 
 
 def write_page(
@@ -66,6 +67,7 @@ def _of_several(runs: Sequence[Status], refresh: int) -> html.Page:
     for name, own in logged.items():
         if own.filled:
             page.heading(f"Hidden words, first guesses of {name}")
+            page.text(_HIDDEN_WHERE)
             run_page.add_fills(page, own.filled)
     return page
 
@@ -113,7 +115,7 @@ def _of_one(folder: epath.PathLike, status: Status, refresh: int) -> html.Page:
         run_page.add_training(page, workdir.metrics, token_baselines=baselines)
     if filled := read_fills(logged):
         page.heading(_HIDDEN)
-        page.text("Words hidden in sentences held out from training, the same at every step.")
+        page.text(_HIDDEN_WHERE)
         run_page.add_fills(page, filled)
     run_page.add_goodput(page, status.goodput)
     return page

@@ -20,6 +20,7 @@ from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import flops, run_records
 from bert_jax.metrics.flops import step_flops
+from bert_jax.reporting import plots
 from bert_jax.reporting.status import as_json, read_status
 from bert_jax.reporting.status_text import names, render
 from bert_jax.training import claim
@@ -120,6 +121,7 @@ def test_the_page_of_several_runs_has_their_curves_over_each_other(config, tmp_p
     assert "3 runs: one/&lt;b&gt;$x$, two/&lt;b&gt;$x$, c" in text
     assert "<b>" not in text
     assert "<i>" not in text
+    assert "held out from training, the same at every step." in text
     # Losses and accuracies of two objectives, and the speed, of all runs.
     assert text.count("<svg") == 5
     assert '<td class="text">the &lt;i&gt;<span class="masked">sea</span> was calm</td>' in text
@@ -183,6 +185,28 @@ def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypa
     assert refresh not in page.read_text()
     assert cli.main(["status", f"--workdir={run}", "--every=3"]) == 2
     assert "--every has no effect without --watch" in capsys.readouterr().err
+
+
+def test_the_table_of_watched_runs_stays_in_sight_on_a_terminal(
+    config, tmp_path, capsys, monkeypatch
+):
+    """A terminal shows the end of what is printed, and a redirected output is read from its top."""
+    one, two = (folder_of_a_run(tmp_path / name, config, 100) for name in "ab")
+    flags = ["status", f"--workdir={one}", f"--workdir={two}", "--watch"]
+    table, state = " device hours ", "step 100 of 100"
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert cli.main(flags) == 0
+        said = capsys.readouterr().out
+        assert said.count(table) == 1
+        assert (said.index(table) > said.rindex(state)) == terminal
+
+
+def test_ticks_of_steps_are_whole_numbers():
+    svg = plots.curves({"loss": ([20, 40], [3.0, 2.0])}, ylabel="loss")
+    shown = re.findall(r"<!-- ([\d.]+) -->", svg[: svg.index("<!-- step -->")])
+    assert {"20", "40"} <= {*shown}
+    assert all(tick.isdecimal() for tick in shown)
 
 
 def test_a_running_run(config, tmp_path):
