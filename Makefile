@@ -83,9 +83,11 @@ nightly:  ## Run all tests, the soak and the mutants with the newest releases se
 	  -r requirements/sentence_transformers_old.txt
 	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/transformers_old \
 	  -r requirements/transformers_old.txt
+	@.venv-nightly/bin/python -m pip install --quiet --target=.venv-nightly/hub_old "huggingface_hub==0.34.*"
 	@.venv-nightly/bin/pytest
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so BERT_JAX_PEER=$(CURDIR)/.venv-nightly/peer \
 	  BERT_JAX_TRANSFORMERS_OLD=$(CURDIR)/.venv-nightly/transformers_old \
+	  BERT_JAX_HUB_OLD=$(CURDIR)/.venv-nightly/hub_old \
 	  BERT_JAX_GPU_COMPILER=$(CURDIR)/.venv-nightly/gpu_compiler \
 	  BERT_JAX_SENTENCE_TRANSFORMERS=$(CURDIR)/.venv-nightly/sentence_transformers:$(CURDIR)/.venv-nightly/sentence_transformers_old \
 	  .venv-nightly/bin/pytest -m nightly
@@ -178,6 +180,12 @@ help:  ## List the targets
 .venv/sentence_transformers .venv/sentence_transformers_old .venv/transformers_old: .venv/%: requirements/%.txt .venv/torch
 	@echo "installing $<"
 	@$(INSTALL) --target=$@ --upgrade -r $<
+	@touch $@
+
+# The oldest client of the hub that setup.py takes, whose requests a nightly test compares with a log.
+.venv/hub_old: requirements/dev.txt .venv/dev
+	@echo "installing the oldest huggingface_hub"
+	@$(INSTALL) --target=$@ --upgrade "huggingface_hub==0.34.*"
 	@touch $@
 
 # The files of SkyPilot, for the schema of its tasks; not what it needs to run.

@@ -1,6 +1,6 @@
 """A Hugging Face hub on loopback: repositories with commits, and what was asked of it.
 
-It answers what huggingface_hub 0.34 and 2.4 ask for when they download (`requests` has a log):
+It answers what huggingface_hub 0.34 and 2.4 ask for when they download (`hub_requests.txt`):
 repository info, the tree in pages, paths-info, refs, and files with ETag, commit and linked size,
 the large ones by a redirect, in ranges. Faults can be switched on.
 """
