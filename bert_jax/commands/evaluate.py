@@ -62,8 +62,8 @@ def _define_model(values: flags.FlagValues) -> None:
     text = "for --model: file with a text on every line, whose pseudo-perplexity is measured"
     define_input(values, "text", text)
     minimal = (
-        "for --model: minimal pairs, a .jsonl file in BLiMP's form (sentence_good, sentence_bad) "
-        "or a folder of such files"
+        "for --model: minimal pairs, a .jsonl file in BLiMP's form (sentence_good, "
+        "sentence_bad), a folder of such files, or hf:OWNER/NAME"
     )
     define_input(values, "pairs", minimal, on_hub=True)
     method = (
@@ -73,7 +73,7 @@ def _define_model(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("pairs_method", _METHODS[0], _METHODS, method, flag_values=values)
     pairs = (
         "for --model: .tsv, .csv, .jsonl or .parquet file with the columns sentence1, sentence2 "
-        "and score, or GLUE's folder of STS-B"
+        "and score, GLUE's folder of STS-B, or hf:OWNER/NAME"
     )
     define_input(values, "scored_pairs", pairs, on_hub=True)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"
