@@ -132,9 +132,8 @@ def check_protocol(path: str) -> None:
     protocol = path.partition("://")[0]
     if protocol == "gs":
         return
-    remedy = "use gs://… or a local path"
-    if name := name_of_address(path):
-        remedy = f"on the Hugging Face hub it is {name}"
+    name = name_of_address(path)
+    remedy = f"on the Hugging Face hub it is {name}" if name else "use gs://… or a local path"
     raise UserError(f"{path}: unknown protocol {protocol}://; {remedy}")
 
 

@@ -27,7 +27,7 @@ CORPUS = {
 GRADES = {("a", "1"): 2, ("a", "5"): 1, ("a", "4"): 0, ("b", "2"): 1, ("c", "3"): 1}
 PAIRS = [
     ("hello world", "hello world", 5), ("hello world", "the world", 3.5), ("a cafe", "x y", 0),
-    ("zero width", "zero tab", 2.5), ("an end", "the end", 4), ("old cafe", "new cafe", 3),
+    ("an end", "map of", 2.5), ("an end", "the end", 4), ("old cafe", "new cafe", 3),
     ("tab", "world", 0.5), ("naive", "old", 1), ("hello again", "again hello", 4.5),
     ("map of", "map", 3), ("is", "something else", 1),
 ]  # fmt: skip
