@@ -43,6 +43,7 @@ OPS = {
     "cross_entropy": (
         "cross_entropy", "cross_entropy", [("float32", (B, P, V)), ("int32", (B, P))], []
     ),
+    "add_bias": ("sums", "add_bias", [("float32", (B, P, V)), ("float32", (V,))], []),
     "embedding_lookup": (
         "embedding_lookup", "lookup", [("bfloat16", (V, H)), ("int32", (B, S))], []
     ),

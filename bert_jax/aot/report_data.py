@@ -41,19 +41,24 @@ class PhaseReport:
     def wide(self) -> Mapping[str, int]:
         """Operations by source line of the model's products that should be in 16 bits, of GPUs;
         but for a negligible part of all."""
-        cost = self.analysis
-        if not isinstance(cost, GpuAnalysis) or not self.computes_in_16_bits:
+        cost = self._cost_in_16_bits
+        if cost is None:
             return {}
         least = _NEGLIGIBLE * cost.model_flops
         return {line: flops for line, flops in cost.wide.items() if flops > least}
 
     @property
     def by_design(self) -> Mapping[str, int]:
-        """The same of the products that are in float32 by design."""
-        cost = self.analysis
-        if not isinstance(cost, GpuAnalysis) or not self.computes_in_16_bits:
-            return {}
-        return cost.by_design
+        """Operations by source line of those that are in float32 by design, of GPUs."""
+        cost = self._cost_in_16_bits
+        return cost.by_design if cost else {}
+
+    @property
+    def _cost_in_16_bits(self) -> GpuAnalysis | None:
+        """The analysis, if it is of a GPU and of a model that computes in 16 bits."""
+        if isinstance(self.analysis, GpuAnalysis) and self.computes_in_16_bits:
+            return self.analysis
+        return None
 
     @property
     def step_seconds(self) -> float | None:

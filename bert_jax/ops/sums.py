@@ -14,7 +14,7 @@ def over_positions(x: jax.Array) -> jax.Array:
     """Returns the sums over B and P of x [..., B, P, V], float32 [..., V].
 
     On CPUs they are a product with ones: XLA sums wide columns there in steps of whole rows, which
-    takes 30 to 60 times as long as the product at V of 30,000 to 50,000 (JAX 0.10.2).
+    takes about 35 times as long as the product at V of 30,592 and 63 times at 50,368 (JAX 0.10.2).
     """
     return jax.lax.platform_dependent(x, cpu=_product_with_ones, default=_sum)
 

@@ -107,8 +107,8 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
         guess = guess_kind(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example {guess}:{head}"
         if on_hub := name_of_address(head):
-            form, example = None, f"on the Hugging Face hub it is {on_hub}"
-        if "/" in head and hub_hint("/".join(head.split("/")[:2])) and not form:
+            example = f"on the Hugging Face hub it is {on_hub}"
+        elif "/" in head and hub_hint("/".join(head.split("/")[:2])) and not form:
             example += f", or hf:{head} for a dataset on the Hugging Face hub"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     if name in _WRITTEN:

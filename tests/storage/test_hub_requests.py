@@ -4,7 +4,6 @@ answer these requests. A release that asks for something else is seen here first
 `hub_requests.txt` is written with BERT_JAX_WRITE_HUB_REQUESTS=1.
 """
 
-import hashlib
 import importlib.metadata
 import os
 import re
@@ -16,6 +15,8 @@ import pytest
 from hub_server import Hub, serve
 from hub_uploads import TOKEN, serve_uploads
 from row_files import write_parquet
+
+from bert_jax.convert import checksums
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = Path(__file__).with_name("hub_requests.txt")
@@ -70,15 +71,14 @@ def export_of(folder: Path) -> None:
     from safetensors.numpy import save
 
     files = {
-        "config.json": b'{"bert_jax_version": "0"}',
+        "config.json": b"{}",
         "README.md": b"# A model\n",
         "model.safetensors": save({}, metadata={"format": "pt", "producer": "bert-jax"}),
     }
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
-    (folder / "SHA256SUMS").write_text(sums)
+    (folder / checksums.SUMS).write_text(checksums.render(folder, files))
 
 
 def asked_by(tmp_path: Path, packages: Path | None) -> dict[str, list[str]]:
