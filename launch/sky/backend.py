@@ -64,6 +64,10 @@ class Sky:
         with contextlib.suppress(ValueError):  # a name of compile: H100 is none, h100-8 is
             found = gpus.find(self.accelerators.partition(":")[0])
             raise UserError(f"{flag}: give {gpu_words(found)}, as SkyPilot names it")
+        if "---" in job.name:
+            near = re.sub("-{3,}", "--", job.name)
+            line = "SkyPilot takes at most two dashes in a row"
+            raise UserError(f"--name={job.name}: {line}; give {near}")
         if self.num_nodes < 1:
             raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
         tpu = tpu_slice(self.accelerators)

@@ -2,6 +2,7 @@
 node does in each attempt."""
 
 # Over 300 lines: one script in place of `sky`, for the launcher's half and the nodes'.
+import dataclasses
 import json
 import signal
 import sys
@@ -336,6 +337,12 @@ def test_other_accelerators_are_refused_with_names_of_skypilot(
     accelerators: str, says: str
 ) -> None:
     assert says in refusal(lambda: Sky(accelerators=accelerators).check(rented()))
+
+
+def test_a_name_that_skypilot_refuses_is_refused_before_it_is_asked() -> None:
+    BACKEND.check(dataclasses.replace(rented(), name="a--b"))
+    line = refusal(lambda: BACKEND.check(dataclasses.replace(rented(), name="a----b")))
+    assert line == "--name=a----b: SkyPilot takes at most two dashes in a row; give a--b"
 
 
 @pytest.mark.processes
