@@ -18,8 +18,9 @@ from ml_collections import ConfigDict, config_flags
 from bert_jax.config import values_file
 from bert_jax.config.ablation import check_kind, check_not_ablation
 from bert_jax.config.defaults import ARCHITECTURE
+from bert_jax.config.effect import check_effect
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.serialization import flatten, from_dict, plain, to_dict, updated
+from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.starts import check_start
 from bert_jax.config.unknown_keys import key_hint
@@ -151,27 +152,11 @@ def _config(
     if unset:
         values["model"] |= found
     config = from_dict(values, Config)
-    if not is_changed:  # of a run of both networks one may be taken by `Config.replace`
-        _check_detection(config)
+    if not is_changed:  # one network of two, or the windows, may be taken by `Config.replace`
+        check_effect(config, unset)
     keys = tuple(f"model.{name}" for name in unset)
     again = functools.partial(_config, model_of=model_of, offline=offline, size_of=size_of)
     return config.with_unset(keys, again)
-
-
-def _check_detection(config: Config) -> None:
-    """Raises UserError for settings of a generator that a run does not have. Configurations that
-    runs of earlier versions have recorded may have them."""
-    if config.data.replaced_tokens:
-        return
-    known, usual = flatten(to_dict(config)), flatten(to_dict(Config()))
-    keys = [key for key in known if key == "rtd_weight" or key.startswith("model.generator.")]
-    if changed := [key for key in keys if known[key] != usual[key]]:
-        first = f"config.{changed[0]}={known[changed[0]]}"
-        defaults = " ".join(f"--config.{key}={usual[key]}" for key in changed)
-        raise UserError(
-            f"{first} has no effect without config.data.replaced_tokens; set that to True, or "
-            f"{defaults}"
-        )
 
 
 def load(

@@ -13,6 +13,11 @@ from bert_jax.errors import UserError
 _SET_BACK: Final = (
     "model.word_initializer", "model.output_bias_initializer", "model.near_identity.",
 )  # fmt: skip
+# Sections that one start alone reads: the key that chooses it, and its value.
+_READ_BY: Final = {
+    "model.positional_heads.": ("model.initializer", "positional_heads"),
+    "model.cooccurrence.": ("model.word_initializer", "cooccurrence"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,16 +62,33 @@ class NearIdentityConfig:
 
 
 def check_start(config: Any, changes: Mapping[str, Any]) -> None:
-    """Raises UserError for a change of initial values that `model.initializer` has set back, unless
-    that was asked for, too.
+    """Raises UserError for a change of initial values that `model.initializer` has set back, or of
+    a start that is not chosen, unless the choice was asked for, too.
 
     Args:
         config: a `Config` with these changes.
         changes: the value that was asked for, by key.
     """
     for key, value in changes.items() if "model.initializer" not in changes else ():
-        if key.startswith(_SET_BACK) and value != functools.reduce(getattr, key.split("."), config):
-            raise UserError(
-                f"config.{key}={value} has no effect with "
-                f'config.model.initializer="{config.model.initializer}"; set that to random'
-            )
+        if key.startswith(_SET_BACK) and value != _value(config, key):
+            start = config.model.initializer
+            raise UserError(_no_effect(key, value, "model.initializer", start, "random"))
+    for section, (chooser, needed) in _READ_BY.items():
+        start = _value(config, chooser)
+        # New entries of a vocabulary count, too.
+        if chooser in changes or needed in (start, config.init_entries):
+            continue
+        usual = type(_value(config, section.removesuffix(".")))()
+        for key, value in changes.items():
+            if key.startswith(section) and value != getattr(usual, key.removeprefix(section)):
+                raise UserError(_no_effect(key, value, chooser, start, needed))
+
+
+def _value(config: Any, key: str) -> Any:
+    return functools.reduce(getattr, key.split("."), config)
+
+
+def _no_effect(key: str, value: object, chooser: str, start: str, needed: str) -> str:
+    return (
+        f'config.{key}={value} has no effect with config.{chooser}="{start}"; set that to {needed}'
+    )

@@ -250,6 +250,31 @@ def test_a_wrong_config_file_is_one_line(
             'config.model.initializer="published"; set that to random',
         ),
         ({"model.near_identity.head": True}, "near_identity.head=True has no effect with"),
+        (
+            {"model.position": "rotary", "model.local_rope_theta": 5.0},
+            "config.model.local_rope_theta=5.0 has no effect without config.model.local_attention; "
+            "set that to the tokens of a window, or --config.model.local_rope_theta=10000.0",
+        ),
+        (
+            {"model.global_attn_every_n_layers": 5},
+            "config.model.global_attn_every_n_layers=5 has no effect without config.model.local_",
+        ),
+        (
+            {"model.local_attention": 8, "model.global_attn_every_n_layers": 1},
+            "config.model.local_attention=8 has no effect with config.model."
+            "global_attn_every_n_layers=1, by which all layers attend to all tokens; raise that, "
+            "or --config.model.local_attention=0",
+        ),
+        (
+            {"model.positional_heads.layers": 2},
+            "config.model.positional_heads.layers=2 has no effect with config.model."
+            'initializer="published"; set that to positional_heads',
+        ),
+        (
+            {"model.cooccurrence.window": 2},
+            "config.model.cooccurrence.window=2 has no effect with config.model."
+            'word_initializer="random"; set that to cooccurrence',
+        ),
     ],
 )
 def test_values_without_a_meaning_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -274,6 +299,18 @@ def test_a_generator_without_effect_is_read_from_a_record_and_may_be_switched_of
     plain = config.replace("data.replaced_tokens", False)
     assert plain.model.generator.hidden_size == 64
     assert from_dict(to_dict(plain), Config) == plain
+
+
+def test_windows_without_effect_are_read_from_a_record_and_may_be_switched_off(
+    tmp_path: Path,
+) -> None:
+    config = load("mmbert_small")
+    plain = config.replace("model.local_attention", 0)
+    assert plain.model.local_rope_theta == 160_000.0
+    assert from_dict(to_dict(plain), Config) == plain
+    follows = {"model.local_rope_theta": None, "model.local_attention": 0, "init": str(tmp_path)}
+    found = load("mmbert_small", follows, model_of=lambda source: plain.model)  # a model's value
+    assert found.model.local_rope_theta == 160_000.0
 
 
 def test_overrides_reach_the_config() -> None:

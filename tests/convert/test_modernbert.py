@@ -69,8 +69,8 @@ def test_a_list_of_kinds_is_every_nth_layer(layers, kinds, every):
     listed = [{"G": "full_attention", "L": "sliding_attention"}[kind] for kind in kinds]
     found = read(NEW | {"num_hidden_layers": layers, "layer_types": listed})
     assert [found.is_local(layer) for layer in range(layers)] == [kind == "L" for kind in kinds]
-    if every == 1:
-        assert found.local_attention == 0
+    if every == 1:  # a base of local angles would have no effect, and a run would refuse it
+        assert (found.local_attention, found.local_rope_theta) == (0, 10_000.0)
     else:
         assert (found.local_attention, found.global_attn_every_n_layers) == (6, every)
     again = to_config_json(found, pad_token_id=0, heads={"mlm"})

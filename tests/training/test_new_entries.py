@@ -69,8 +69,10 @@ def store(texts, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 def config_of(store: TokenStore, model: Path, **changes: object) -> Config:
     given = {"init": str(model), "init_vocabulary": "extend", "init_entries": "cooccurrence"}
-    window = {"model.cooccurrence.window": COUNTED["model.cooccurrence.window"]}
-    return unmoved(store, **{**window, **given, **changes})
+    given |= changes
+    if given["init_entries"] == "cooccurrence":
+        given["model.cooccurrence.window"] = COUNTED["model.cooccurrence.window"]
+    return unmoved(store, **given)
 
 
 @pytest.fixture(scope="module")

@@ -216,9 +216,9 @@ def test_counts_of_others_are_never_used(change, store, counted, tmp_path, capsy
 
 
 def test_too_few_entries_for_the_width_stay_random(store, tmp_path, capsys) -> None:
-    wide = {"model.hidden_size": 128, "model.cooccurrence.window": 1}
+    wide, window = {"model.hidden_size": 128}, {"model.cooccurrence.window": 1}
     random = start(unmoved(store, **wide), tmp_path / "random")
-    found = start(unmoved(store, **COUNTED | wide), tmp_path / "wide")
+    found = start(unmoved(store, **COUNTED | wide | window), tmp_path / "wide")
     np.testing.assert_array_equal(found[WORDS], random[WORDS])
     assert "100 entries have no vectors of 128 dimensions" in "".join(capsys.readouterr())
 

@@ -51,13 +51,15 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
     if len({*map(str, biases.values())}) > 1:
         given = ", ".join(f"{name}={shown(value)}" for name, value in biases.items())
         raise UserError(f"{given}: only models with all of these biases or none are supported")
-    every = _every(values)
+    every, thetas = _every(values), _thetas(values)
+    if every == 1:  # no layer reads it
+        del thetas[_THETAS[_LOCAL][0]]
     return {
         "classifier_pooling": values.get("classifier_pooling", "cls"),
         "norm_bias": values.get("norm_bias", False),
         "linear_bias": biases[_BIASES[0]],
         **({"local_attention": _window(values), _EVERY: every} if every > 1 else {}),
-        **_thetas(values),
+        **thetas,
     }
 
 
