@@ -88,7 +88,8 @@ def _known(kind: str) -> Kind:
 
 def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…]` and the options of the
-    kind, of which SourceSpec has the defaults. The name defaults to the kind.
+    kind, of which SourceSpec has the defaults. The name defaults to the kind, or to
+    what the kind says.
 
     `python` needs no path: it reads the standard library of the running Python, with
     `packages=numpy+scipy` installed packages, too.
@@ -115,7 +116,7 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
         raise UserError(f"--source={text}: only bert_jax.build_store, in Python, takes documents")
     kind = _known(name)
     options = {option.name: option for option in (*_COMMON, *kind.options)}
-    fields: dict[str, Any] = {"name": name, "allow_partial": allow_partial}
+    fields: dict[str, Any] = {"allow_partial": allow_partial}
     for key, value in (word.split("=", 1) for word in words):
         if key not in options:
             raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, options)}")
@@ -124,6 +125,7 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
         except UserError as error:
             raise UserError(f"--source={text}: {error}") from None
     path = kind.locate(path, data_dir)
+    fields.setdefault("name", kind.default_name(path) or name)
     spec = SourceSpec(name, path_of(path), **fields)
     check_language(spec.language)
     if not path:

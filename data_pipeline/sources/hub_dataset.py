@@ -270,12 +270,18 @@ def _whole_name(text: str, data_dir: str) -> str:
     return str(hub.parse_dataset(f"{hub.PREFIX}{text}")) if text else ""
 
 
+def _default_name(whole_name: str) -> str:
+    """Returns the NAME of OWNER/NAME, so that two datasets are two names in the metrics."""
+    return hub.parse_dataset(whole_name).repository.partition("/")[2] if whole_name else ""
+
+
 KIND: Final = Kind(
     find,
     read,
     ranges,
     options=(TEXT, TITLE),
     locate=_whole_name,
+    default_name=_default_name,
     form=hub.DATASET_FORM.removeprefix(hub.PREFIX),
     plain_text=False,
 )

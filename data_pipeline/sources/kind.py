@@ -68,6 +68,7 @@ class Kind:
         options: on the command line, besides name and lang.
         locate: (path, data_dir) -> the path that is meant by what is typed after `KIND:`; "" if
             there has to be one.
+        default_name: of a source, from the path that `locate` returns; "": the kind.
         form: what is typed after `KIND:`.
         extensions: of its files: one with such a name is guessed to be of this kind.
         begins: whether a file of text begins like one of this kind, whatever its name.
@@ -88,6 +89,7 @@ class Kind:
     rules: tuple[Rule, ...] = ()
     options: tuple[Option, ...] = ()
     locate: Callable[[str, str], str] = lambda path, data_dir: path
+    default_name: Callable[[str], str] = lambda path: ""
     form: str = "/path/to/text"
     extensions: tuple[str, ...] = ()
     begins: Callable[[Path], bool] | None = None

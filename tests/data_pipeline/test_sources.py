@@ -43,6 +43,11 @@ def test_a_source_is_parsed_with_its_options() -> None:
     assert parse_source("python,packages=absl+numpy").packages == ("absl", "numpy")
 
 
+def test_a_dataset_of_the_hub_is_named_as_its_repository() -> None:
+    texts = ("hf:org/my.wiki/20231101.simple:test@main,title=t", "hf:org/books", "hf:org/a,name=b")
+    assert [parse_source(text).name for text in texts] == ["my.wiki", "books", "b"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
