@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bert_jax.config.shipped import shipped
+from bert_jax.training import resolve
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -29,3 +33,18 @@ def test_memory_of_gpus_that_is_another_is_an_error(
     with pytest.raises(SystemExit) if code else contextlib.nullcontext():
         runpy.run_path(path, run_name="__main__")
     assert ("16.95 before" in capsys.readouterr().err) == bool(code)
+
+
+def test_every_shipped_config_for_pretraining_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    rows = runpy.run_path(str(FOLDER / "gpu_compile.py"))["shipped_rows"](tmp_path)
+    left_out = set(shipped()) - {row.config for row in rows}
+    assert left_out == {name for name in shipped() if re.match(r"glue|sentences", name)}
+    assert [row.config for row in rows if row.model] == ["continue_domain"]
+    (row,) = (row for row in rows if row.model)
+    model = resolve.load("continue_domain", {"init": row.model}).model
+    assert (model.hidden_size, model.num_hidden_layers) == (768, 12)
+    assert f"--config.init={tmp_path}" in row.words(0)
+    assert str(tmp_path) not in str(row)
