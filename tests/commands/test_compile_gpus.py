@@ -203,6 +203,29 @@ def test_a_step_compiles_for_one_gpu(config: str) -> None:
     assert designed == (["model/heads.py"] if config == "base" else [])  # tiny is in float32
 
 
+@pytest.mark.processes
+@needs_gpu_compiler
+@pytest.mark.parametrize(
+    ("config", "words", "designed"),
+    [
+        pytest.param("distil", ("distillation.teacher_layers=0,2",), (), marks=pytest.mark.slow),
+        pytest.param("electra_small", (), ("model/heads.py",), marks=pytest.mark.slow),
+        pytest.param("base_sop", (), ("model/heads.py",), marks=pytest.mark.nightly),
+        pytest.param("spanbert_base", (), ("model/heads.py",), marks=pytest.mark.nightly),
+    ],
+)
+def test_a_step_of_each_objective_has_the_products_that_are_meant(
+    config: str, words: tuple[str, ...], designed: tuple[str, ...]
+) -> None:
+    """Of a student, even those of the gradient of its logits are in bfloat16."""
+    sizes = ("model.num_hidden_layers=2", "phases[0].batch_size=32", "phases[0].micro_batches=1")
+    changes = [f"--config.{change}" for change in (*sizes, *words)]
+    (phase,) = report(f"--config={config}", *changes, "--phase=0", "--topology=h100-1")["phases"]
+    found = phase["analysis"]
+    assert found["wide"] == {}
+    assert {line.partition(":")[0] for line in found["by_design"]} == {*designed}
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 @needs_gpu_compiler
