@@ -9,6 +9,7 @@ bert_jax/ablation/statistics.py. Of one seed, it is over examples only.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -74,12 +75,40 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of the command and the values of its config: another recipe makes another run."""
+        """Of the command, with the content of the files that it names in place of their paths, and
+        the values of its config: another recipe makes another run, another folder does not."""
         from bert_jax.config.config_files import load
         from bert_jax.config.serialization import to_dict
         from bert_jax.storage.digest import json_digest
 
-        return json_digest([self.words, to_dict(load(self.config))])[:12]
+        words = [word for word in self.words if not word.startswith("--config=")]
+        return json_digest([[*map(without_path, words)], to_dict(load(self.config))])[:12]
+
+
+def without_path(word: str) -> str:
+    """Returns a flag with a digest of what lies at the path that is its value; others unchanged."""
+    from bert_jax.workdir.layout import split_step
+
+    flag, _, value = word.partition("=")
+    path = Path(split_step(value)[0])
+    return f"{flag}={content_digest(value)}" if path.is_absolute() and path.exists() else word
+
+
+@functools.cache
+def content_digest(source: str) -> str:
+    """Returns the digest of a file, of the files of a folder or of a checkpoint of a run, or of the
+    manifest of a token store, which has digests of the rest."""
+    from bert_jax.storage.digest import file_digest, json_digest
+    from bert_jax.workdir.layout import Workdir, split_step
+
+    path, step = split_step(absolute(source))
+    folder = Path(path) if step is None else Path(Workdir.open(path).checkpoints) / str(step)
+    if folder.is_file():
+        return file_digest(folder)
+    if (manifest := folder / "manifest.json").is_file():
+        return file_digest(manifest)
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return json_digest([(file.relative_to(folder).as_posix(), file_digest(file)) for file in files])
 
 
 def glue_folder(data: str | None, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -195,10 +196,36 @@ def test_a_curve_is_measured_once_and_drawn(
     changed.write_text("from bert_jax.configs.glue_small import get_config\n")
     monkeypatch.setattr(sys, "argv", [*sys.argv, f"--config={changed}"])
     label_efficiency.main()
-    done = len(commands)
+    assert commands == []  # the same values in another file
     changed.write_text(changed.read_text() + CHANGED)
     label_efficiency.main()
-    assert len(commands) == 2 * done > 0
+    assert len(commands) == 2 * len(tuned)
+
+
+def test_a_run_is_the_same_from_another_folder_and_another_with_other_files(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    write_task(here / "RTE")
+    for step in (5, 10):
+        (here / "run" / "checkpoints" / str(step)).mkdir(parents=True)
+        (here / "run" / "checkpoints" / str(step) / catalog.MARKER).write_text(f"{step}")
+    (here / "store").mkdir()
+    (here / "store" / "manifest.json").write_text("{}")
+    (here / "recipe.py").write_text("from bert_jax.configs.glue_small import get_config\n")
+    shutil.copytree(here, elsewhere)
+
+    def digest(folder: Path, step: int = 5) -> str:
+        task = task_runs.Task("rte", {"data": folder / "RTE", "pairs": folder / "store"}, ())
+        flags = (f"--config.init={folder}/run@{step}", "--config.seed=0")
+        return task_runs.Job("name", str(folder / "recipe.py"), task, flags).digest
+
+    first = digest(here)
+    (here / "run" / "metrics.jsonl").touch()  # of the run, not of the model
+    (here / "store" / "shard").touch()  # which the manifest describes
+    assert digest(here) == digest(elsewhere) == first != digest(here, step=10)
+    train = here / "RTE" / "train.tsv"
+    train.write_text(train.read_text() + "1\ta\tb\tentailment\n")
+    task_runs.content_digest.cache_clear()
+    assert digest(here) != first
 
 
 def test_more_runs_at_once_than_cores_is_one_line(
