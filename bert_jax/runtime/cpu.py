@@ -27,6 +27,8 @@ def use_cpu_devices(
     - Thunks in order: devices that share cores may start two collectives in different orders, and
       then wait for each other forever (seen with a sharded optimizer).
 
+    One device executes programs in the thread that calls them, for `keep_memory`.
+
     Environment variables set by the user take precedence; they must be equal in all processes.
 
     Args:
@@ -41,6 +43,8 @@ def use_cpu_devices(
     if total > 1:
         flags = (_CPU_IN_ORDER, os.environ.get("XLA_FLAGS", ""))  # the last occurrence wins
         os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+    else:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     if count:
         jax.config.update(_COUNT, count)
     if count and not beside_accelerators:
@@ -67,7 +71,8 @@ def keep_memory() -> None:
 
     XLA for CPUs allocates a program's temporaries at every execution. By default glibc maps that
     much memory from the kernel and returns it, and the kernel zeroes each page at its first use:
-    a fifth of the CPU time in a step of a small model.
+    a fifth of the CPU time in a step. In another thread than the main one glibc maps more than
+    64 MB in any case, so this works for one device alone, see `use_cpu_devices`.
     """
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     with contextlib.suppress(OSError, AttributeError, TypeError):  # no such function here

@@ -1,6 +1,8 @@
-"""What the line of a run's devices says about CPUs."""
+"""What the line of a run's devices says about CPUs, and the memory that a process keeps."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -47,4 +49,33 @@ def test_simulated_devices_take_the_place_of_accelerators(
     cpu.use_cpu_devices(count, beside_accelerators=beside)
     assert hasattr(jax.config, "jax_platforms")
     expected = {cpu._COUNT: count, "jax_platforms": platforms}
-    assert updates == {name: value for name, value in expected.items() if value}
+    dispatch = {} if count else {"jax_cpu_enable_async_dispatch": False}
+    assert updates == {name: value for name, value in expected.items() if value} | dispatch
+
+
+FAULTS = """
+import resource, jax, jax.numpy as jnp
+from bert_jax.runtime import cpu
+cpu.use_cpu_devices(1)
+if {keeps}:
+    cpu.keep_memory()
+products = jax.jit(lambda x, y: (x @ y) @ y.T)  # 160 MB of temporaries
+x, y = jnp.ones((40000, 8)), jnp.ones((8, 1000))
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    products(x, y).block_until_ready()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.processes
+def test_temporaries_of_a_program_use_memory_that_was_freed() -> None:
+    """The thread that executes a program decides it, see `cpu.keep_memory`."""
+
+    def faults(*, keeps: bool) -> list[int]:
+        command = [sys.executable, "-c", FAULTS.format(keeps=keeps)]
+        return [int(n) for n in subprocess.check_output(command, timeout=120).split()]
+
+    if faults(keeps=False)[-1] < 1000:
+        pytest.skip("the allocator keeps memory by itself")
+    assert faults(keeps=True)[-1] < 1000
