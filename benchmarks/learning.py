@@ -177,7 +177,7 @@ def contender(options: argparse.Namespace, run: Run) -> None:
 
 
 class Ours:
-    """bert_jax's step on two CPU devices, with the rate of the time that has passed."""
+    """bert_jax's step on the CPU, with the rate of the time that has passed."""
 
     def __init__(self, options: argparse.Namespace, run: Run):
         import jax
@@ -192,7 +192,7 @@ class Ours:
         from bert_jax.training.evaluation_pass import HeldOut
         from bert_jax.training.step import make_step_functions
 
-        cpu.use_cpu_devices(THREADS)
+        cpu.use_cpu_devices(1)  # with all cores
         cpu.keep_memory()
         config = config_of(options, WITHOUT[run.name])
         (phase,), store = config.phases, open_store(config.data.store, verify=False)

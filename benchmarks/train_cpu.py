@@ -161,7 +161,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
     from bert_jax.runtime import cpu
     from bert_jax.training.step import make_step_functions
 
-    cpu.use_cpu_devices(THREADS)
+    cpu.use_cpu_devices(1)  # with all cores
     cpu.keep_memory()
     config = config_of(model)
     mesh = make_mesh(config.mesh)

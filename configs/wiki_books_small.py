@@ -3,7 +3,7 @@ r"""A BERT with 4 layers and width 256 on Wikipedia and books: about two hours o
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=vocab.txt --dedup=exact --out=STORE
     bert-jax pretrain --config=wiki_books_small --config.data.store=STORE \
-        --workdir=RUN --cpu_devices=2
+        --workdir=RUN
 
 The size of the released BERT-mini (google-research/bert, README of 11 March 2020). Its initial
 values and its optimizer are not the paper's, with which it stays near the unigram loss for

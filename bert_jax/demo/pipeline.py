@@ -55,7 +55,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
     A stage whose result exists in the workdir is not repeated. JAX trains on a GPU or TPU if it
-    finds one, else on two simulated CPU devices.
+    finds one, else on the CPU.
 
     Args:
         workdir: by default that of the text, `default_workdir`.
@@ -67,7 +67,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
         UserError: the text cannot be used, or the workdir was created from other text.
         StoppedError: interrupted while training; the state is saved.
     """
-    cpu.use_cpu_devices(2, beside_accelerators=True)
+    cpu.use_cpu_devices(1, beside_accelerators=True)
     compile_cache.use()
     config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)
