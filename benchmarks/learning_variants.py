@@ -21,6 +21,7 @@ import harness
 from commands import ONE_CORE, run_command, run_each
 
 from bert_jax.configs.ablations import RANDOM_WORDS
+from bert_jax.data_pipeline.store.store import open_store
 
 COMMON = (
     "--config=demo", "--config.model.initializer=published", "--config.optimizer.name=adamw",
@@ -183,7 +184,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the runs in this folder")
     options = parser.parse_args()
     harness.at_least_one(options, "seeds", "at_once")
-    with tempfile.TemporaryDirectory() as folder:
+    if options.steps < 3:
+        harness.fail(f"--steps={options.steps}: at least 3 are needed")
+    if options.only is not None:
+        numbers = [str(number) for number in range(len(TABLES[options.table]))]
+        harness.some_of("only", options.only, numbers)
+    with harness.errors_are_one_line(), tempfile.TemporaryDirectory() as folder:
+        open_store(options.store, verify=False)
         measure(options, options.out or Path(folder))
 
 
@@ -230,7 +237,6 @@ def with_model(
     import learning_starts
 
     from bert_jax.config.config_files import load
-    from bert_jax.data_pipeline.store.store import open_store
 
     names = [change for change in changes if change.startswith(INIT)]
     others = [change for change in changes if change not in names]

@@ -92,10 +92,13 @@ def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
 def of_held_out(store: TokenStore) -> Rows:
     """Cross-entropy of the held-out tokens under unigram and bigram frequencies, in nats."""
     tokens = len(store.train.tokens)
-    counted = f"{tokens:,}" if tokens <= MOST_TOKENS else f"at most {MOST_TOKENS:,}"
     return ("", "nats per token", "counted in"), [
         ("token frequencies (unigram)", f"{unigram_loss(store):.3f}", f"{tokens:,} tokens"),
-        ("left neighbour (bigram)", f"{bigram_loss(store):.3f}", f"{counted} tokens"),
+        (
+            "left neighbour (bigram)",
+            f"{bigram_loss(store):.3f}",
+            f"{min(tokens, MOST_TOKENS):,} tokens",
+        ),
     ]
 
 

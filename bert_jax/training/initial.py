@@ -329,7 +329,7 @@ def _fitted(
     if vocabulary:
         learned = learned_by(config)
         with_vocabulary = vocabulary_paths(config.model, learned)
-        notes.append(str(vocabulary))
+        notes.append(vocabulary.line(config.init_entries))
 
     def fitted(path: tuple, given: np.ndarray) -> np.ndarray:
         names = tuple(key.key for key in path)

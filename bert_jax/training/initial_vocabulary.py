@@ -56,10 +56,13 @@ class VocabularyRows:
             rows[entry] = (given[list(pieces)] if pieces else given).mean(0, dtype=np.float64)
         return rows
 
-    def __str__(self) -> str:
+    def line(self, init_entries: str = "pieces") -> str:
+        """Returns what becomes of the entries, for the log; counts say more of new ones later."""
         entries, new = len(self.source), len(self.pieces)
         without = sum(not pieces for pieces in self.pieces.values())
         text = f"vocabulary: {entries - new:,} of {entries:,} entries copied"
+        if init_entries == "cooccurrence":
+            return text + (f", {new:,} are new" if new else "")
         if new:
             text += f", {new:,} are means of the model's pieces"
         return text + (f" ({without:,} have none: means of all rows)" if without else "")

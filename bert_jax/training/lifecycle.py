@@ -111,17 +111,19 @@ def _new_state(run: RunContext) -> State:
                 return word_start.start_words(state, run.config, store, run.workdir, peers)
         return state
     state, lines = start_from(state, run.initial)
-    if run.config.init_entries == "cooccurrence" and isinstance(run.data, StoreData):
-        with run.job.clock.activity("data"):
-            peers, store = run.job.peers, run.data.store
-            state = new_entries.start_entries(
-                state, run.config, run.initial, store, run.workdir, peers
-            )
-    if word_start.is_counted(run.config.model):
+    counted = run.config.init_entries == "cooccurrence"
+    store = run.data.store if counted and isinstance(run.data, StoreData) else None
+    if word_start.is_counted(run.config.model) and store is None:
         lines.append("its words and its output bias are used, not counts of the store")
     if run.job.peers.is_first:
         for line in lines:
             logger.info(line)
+    if store is not None:
+        with run.job.clock.activity("data"):
+            peers = run.job.peers
+            state = new_entries.start_entries(
+                state, run.config, run.initial, store, run.workdir, peers
+            )
     return state
 
 

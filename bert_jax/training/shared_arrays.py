@@ -41,13 +41,14 @@ def shared_arrays(
     """
     digest = ""
     if peers.is_first:
-        found = _stored(path, key)
+        found, why = _stored(path, key)
+        if why:
+            logger.warning(f"{path}: {why}; computed again")
         arrays = _computed(compute, path, key, doing) if found is None else found
         digest = _digest(arrays)
     expected = peers.all_gather_text(path.stem, digest)[0]
     if not peers.is_first:
-        found = _stored(path, key)
-        arrays = {} if found is None else found
+        arrays = _stored(path, key)[0] or {}
         if _digest(arrays) != expected:
             raise StorageError(
                 f"{path}: not the file that {peers.name(0)} has there; the workdir must be the "
@@ -71,17 +72,18 @@ def _computed(
     return arrays
 
 
-def _stored(path: epath.Path, key: str) -> Arrays | None:
-    """Returns the arrays in a file; None if there are none with this key, or it is damaged."""
+def _stored(path: epath.Path, key: str) -> tuple[Arrays | None, str]:
+    """Returns the arrays in a file, or None and why a file that is there is of no use."""
     with storage_errors(path):
         try:
             arrays = read_npz(path)
         except FileNotFoundError:
-            return None
+            return None, ""
         except ValueError as error:
-            logger.warning(f"{path}: damaged ({error}); computed again")
-            return None
-    return arrays if str(arrays.pop("key", "")) == key else None
+            return None, f"damaged ({error})"
+    if str(arrays.pop("key", "")) != key:
+        return None, "made from other data or with other settings"
+    return arrays, ""
 
 
 def _digest(arrays: Arrays) -> str:

@@ -166,16 +166,16 @@ def _row_length(model: ModelConfig) -> np.float32:
 
 def _line(model: ModelConfig, store: TokenStore, arrays: Arrays) -> str:
     """Returns what starts from counts, and what stays random, for the log."""
-    parts = []
+    parts, tokens = [], len(store.train.tokens)
+    sample = f" in {MOST_TOKENS:,} of {tokens:,} tokens" if tokens > MOST_TOKENS else ""
     if WORDS in arrays:
-        known, tokens = int(arrays[WORDS].any(axis=1).sum()), len(store.train.tokens)
-        sample = f" in about {MOST_TOKENS:,} of {tokens:,} tokens" if tokens > MOST_TOKENS else ""
+        known = int(arrays[WORDS].any(axis=1).sum())
         parts.append(
             f"words: {known:,} of {store.vocab_size:,} entries start from their co-occurrences"
             f"{sample}, the others (special, or seen fewer than {RAREST} times) from random values"
         )
     elif model.word_initializer == "cooccurrence":
-        why = f"no entry is seen {RAREST} times or more"
+        why = f"no entry is seen {RAREST} times or more{sample}"
         if store.vocab_size < model.table_width:
             why = (
                 f"{store.vocab_size:,} entries have no vectors of {model.table_width:,} dimensions"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.data_pipeline.analysis.baselines import spread_documents, tokens_per_document
+from bert_jax.data_pipeline.analysis.baselines import counted_tokens, tokens_per_document
 from bert_jax.data_pipeline.random.numba_jit import compiled
 from bert_jax.data_pipeline.store.split import Split
 
@@ -61,9 +61,9 @@ def window_weights(window: int) -> dict[int, float]:
 
 
 def text_of(split: Split, vocab_size: int, most_tokens: int) -> Text:
-    """Returns the text of a split; of a larger one than `most_tokens`, that of evenly spread
-    documents with at most this many tokens. Memory: 8 bytes per token."""
-    taken = spread_documents(split, most_tokens)
+    """Returns the text of a split; of a larger one than `most_tokens`, this many tokens of evenly
+    spread documents. Memory: 8 bytes per token."""
+    taken = counted_tokens(split, most_tokens)
     tokens = _text(np.asarray(split.tokens), tokens_per_document(split), taken)
     return Text(tokens, *_by_entry(tokens, vocab_size))
 
@@ -101,17 +101,18 @@ def even_blocks(starts: np.ndarray) -> list[tuple[int, int]]:
 
 @compiled
 def _text(tokens, sizes, taken):
-    """Returns the tokens of the taken documents, int32, with -1 before and after each of them."""
+    """Returns the first taken[d] tokens of each document d, int32, with -1 before and after those
+    of each document that has any."""
     total = np.int64(1)
     for document in range(len(sizes)):
         if taken[document]:
-            total += sizes[document] + 1
+            total += taken[document] + 1
     text = np.full(total, -1, np.int32)
     at, start = np.int64(1), np.int64(0)
     for document in range(len(sizes)):
         end = start + sizes[document]
         if taken[document]:
-            for k in range(start, end):
+            for k in range(start, start + taken[document]):
                 text[at] = tokens[k]
                 at += 1
             at += 1

@@ -14,7 +14,7 @@ from stores import StoredDocument, make_split, write_store
 from bert_jax.data_pipeline.analysis.baselines import (
     bigram_loss,
     bigram_sums,
-    spread_documents,
+    counted_tokens,
     tokens_per_document,
     unigram_loss,
     unigram_sums,
@@ -77,21 +77,55 @@ def test_each_bigram_distribution_adds_up_to_one(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(0, 400))
-def test_documents_are_spread_and_never_exceed_the_limit(sizes: list[int], most: int) -> None:
+def test_as_many_tokens_are_counted_as_the_limit_says(sizes: list[int], most: int) -> None:
     split = make_split("train", [StoredDocument([[5], [6] * n]) for n in sizes], IDS)
     tokens = tokens_per_document(split)
     assert tokens.tolist() == [n + 1 for n in sizes]
-    taken = spread_documents(split, most)
-    assert tokens[taken].sum() <= most
-    if most >= tokens.sum():
-        assert taken.all()
+    counted = counted_tokens(split, most)
+    assert counted.sum() == min(most, tokens.sum())
+    assert (counted <= tokens).all()
 
 
 def test_documents_come_from_everywhere() -> None:
     split = make_split("train", [StoredDocument([[5] * 10]) for _ in range(100)], IDS)
-    (chosen,) = np.nonzero(spread_documents(split, 200))
-    assert len(chosen) == 20
+    counted = counted_tokens(split, 200)
+    (chosen,) = np.nonzero(counted)
+    assert counted[chosen].tolist() == [10] * 20
     assert np.diff(chosen).max() == 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "counted"),
+    [
+        ([100], 20, [20]),
+        ([60, 60], 20, [20, 0]),
+        ([100, 1, 1, 1, 1], 50, [47, 0, 1, 1, 1]),
+        ([1, 1, 1, 1, 100], 50, [0, 0, 1, 0, 49]),
+        ([5, 500, 5, 5, 5, 500], 520, [0, 258, 0, 5, 0, 257]),
+        ([5, 500, 5, 5, 5, 500], 600, [0, 298, 0, 5, 0, 297]),
+    ],
+)
+def test_a_long_document_takes_no_place_from_others(sizes: list, most: int, counted: list) -> None:
+    split = make_split("train", [StoredDocument([[5] * n]) for n in sizes], IDS)
+    assert counted_tokens(split, most).tolist() == counted
+    assert sum(counted) == most
+
+
+def test_bigrams_of_a_prefix_are_those_of_a_shorter_document(tmp_path: Path) -> None:
+    text, held_out = [[5, 6, 7], [6, 5, 6, 7, 8], [9, 8]], [StoredDocument([[5, 6, 7, 8, 9]])]
+    store = write_store(
+        tmp_path, tokenizer=TOKENIZER, train=[StoredDocument(text)], held_out=held_out
+    )
+    whole, cut = bigram_loss(store), bigram_loss(store, 5)
+    pairs = Counter(p for s in [[5, 6, 7], [6, 5]] for p in pairwise(s))
+    counts = store.train.token_counts + 1.0
+    p, loss = counts / counts.sum(), 0.0
+    for v, w in [(None, 5), (5, 6), (6, 7), (7, 8), (8, 9)]:
+        after = {x: n for (u, x), n in pairs.items() if u == v}
+        total = sum(after.values()) + len(after)
+        loss -= log((after.get(w, 0) + len(after) * p[w]) / total if after else p[w])
+    assert cut == pytest.approx(loss / 5, rel=1e-12)
+    assert cut != whole
 
 
 def test_without_held_out_text_the_reason_is_said(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_an_extension_keeps_every_row_and_adds_means() -> None:
     # "##play" is no entry: nothing but [UNK] for the word, so the mean of all rows, not of hardware
     everything = TABLE[: len(OLD)].mean(0, dtype=np.float64).astype(np.float32)
     np.testing.assert_array_equal(taken[len(OLD) + 1], everything)
-    assert str(rows) == (
+    assert rows.line() == (
         f"vocabulary: {len(OLD)} of {len(OLD) + 4} entries copied, 4 are means of the model's "
         "pieces (1 have none: means of all rows)"
     )
@@ -82,7 +82,7 @@ def test_a_bias_is_extended_like_a_row() -> None:
 def test_an_extension_by_nothing_is_the_model() -> None:
     rows = extended(tokenizer(*OLD), tokenizer(*OLD))
     np.testing.assert_array_equal(rows.take(TABLE), TABLE[: len(OLD)])
-    assert str(rows) == f"vocabulary: {len(OLD)} of {len(OLD)} entries copied"
+    assert rows.line() == f"vocabulary: {len(OLD)} of {len(OLD)} entries copied"
 
 
 def test_tokenizers_of_the_same_entries_may_read_text_otherwise() -> None:

@@ -96,6 +96,14 @@ def test_new_entries_start_near_the_words_in_whose_places_they_stand(found, piec
         assert found[BIAS][NAMES.index(name)] != pieces[BIAS][NAMES.index(name)]
 
 
+def test_what_new_entries_start_from_is_said_once(store, model, tmp_path, capsys) -> None:
+    stopped(config_of(store, model, init_vocabulary="replace", **COUNTED), tmp_path / "run")
+    said = capsys.readouterr().out
+    assert said.index(", 4 are new") < said.index("new entries: 3 of 4 start from")
+    assert "means of the model's pieces" not in said
+    assert "not counts of the store" not in said
+
+
 def test_nothing_else_changes(found, pieces) -> None:
     new = [NAMES.index(name) for name in LIKE]
     for name, before in pieces.items():
