@@ -86,6 +86,8 @@ def entry_of(tokenizer: Tokenizer, word: str, known: Mapping[str, int]) -> int:
         return int(ids[0])
     if word in known:
         return known[word]
+    if (several := len(word.split())) > 1:
+        raise UserError(f"{word!r}: {several:,} words; give each as an argument of its own")
     pieces = " ".join(shown_tokens(tokenizer, ids))
     begin = {word[:1], word[:1].lower()}
     names = {name.lstrip(_STARTS) for name in shown_tokens(tokenizer, word_entries(tokenizer))}

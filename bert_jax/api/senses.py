@@ -4,6 +4,7 @@ Sizes: N sentences, L layers, H hidden, C senses.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from etils import epath
 from bert_jax.ablation.intervals import wilson
 from bert_jax.api.meanings import two_groups
 from bert_jax.api.model import Model
-from bert_jax.errors import UserError, count
+from bert_jax.errors import UserError, count, first_few
 from bert_jax.finetune.tasks.rows import numbered_lines, wrong_row
 from bert_jax.reporting.senses_page import Shown, write_senses
 
@@ -25,6 +26,7 @@ _COLUMNS: Final = "INDEX<TAB>SENTENCE<TAB>LABEL, or without LABEL"
 _GROUPS: Final = ("one group", "the other")
 _BLOCK: Final = 128  # sentences whose states of all layers are held at a time
 _DIGITS: Final = 9  # of an index
+_WORDS_SHOWN: Final = 5  # of different ones
 _WORD: Final = re.compile(r"\S+")
 
 
@@ -88,6 +90,8 @@ def read_occurrences(path: Path, labels: Path | None = None) -> list[Occurrence]
     """
     found = []
     for row, line in numbered_lines(path):
+        if not line.strip():
+            wrong_row(path, row, f"blank line; each line is {_COLUMNS}")
         fields = line.rstrip("\n").split("\t")
         if row == 1 and fields[0].strip().lower() == _HEADER:
             continue
@@ -116,8 +120,13 @@ def read_occurrences(path: Path, labels: Path | None = None) -> list[Occurrence]
 
 def _without_signs(word: re.Match[str]) -> tuple[int, int]:
     """Returns where a word begins and ends, without the signs around it, such as a comma."""
-    inside = [i for i, sign in enumerate(word[0]) if sign.isalnum()] or [0, len(word[0]) - 1]
+    inside = [i for i, sign in enumerate(word[0]) if _in_word(sign)] or [0, len(word[0]) - 1]
     return word.start() + inside[0], word.start() + inside[-1] + 1
+
+
+def _in_word(sign: str) -> bool:
+    """Returns whether a character is a letter, a digit, or a mark, such as a vowel sign."""
+    return sign.isalnum() or unicodedata.category(sign).startswith("M")
 
 
 def _with_labels(path: Path, found: list[Occurrence], labels: Path) -> list[Occurrence]:
@@ -125,10 +134,12 @@ def _with_labels(path: Path, found: list[Occurrence], labels: Path) -> list[Occu
     if given := next((one for one in found if one.sense), None):
         wrong_row(path, given.row, f"has a label, and so has {labels}; give one of them")
     lines = [line.strip() for _, line in numbered_lines(labels)]
+    while lines and not lines[-1]:
+        lines.pop()
     if len(lines) != len(found):
         raise UserError(
             f"{labels}: {count(len(lines), 'label')}, but {path} has "
-            f"{count(len(found), 'sentence')}; give one a line"
+            f"{count(len(found), 'sentence')}; give one a line, or leave out its header"
         )
     if "" in lines:
         wrong_row(labels, lines.index("") + 1, "no label")
@@ -257,6 +268,13 @@ def write_page(out: epath.PathLike, found: Senses, model: str) -> str:
         said = f"nearest sense right: {figures}; most frequent sense {found.most_frequent:.1%}"
         facts["most frequent sense"] = f"{found.names[0]}: {found.most_frequent:.1%}"
     facts["result"] = said
+    different = dict[str, str]()  # a form of the word is another one, too
+    for one in found.occurrences:
+        different.setdefault(one.word.casefold(), one.word)
+    if len(different) > 1:
+        some = ", ".join(first_few([*different.values()], _WORDS_SHOWN))
+        facts["words"] = f"{len(different):,} different words: {some}"
+        said += f"; {facts['words']}"
     write_senses(
         out,
         sentences=[

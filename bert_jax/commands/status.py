@@ -37,28 +37,33 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.runtime import console
     from bert_jax.runtime.log import plain
 
-    def show() -> bool:
-        """Prints the runs and writes the page; returns whether one of them is running."""
-        runs = [status.read_status(folder) for folder in folders]
+    def show(again: bool) -> bool:
+        """Prints the runs and writes the page; returns whether to watch them further."""
+        runs, unread = watch.read_runs(folders, again=again)
+        further = values.watch and watch.goes_on(runs, unread)
         if values.json:
-            print(status.as_json(*runs))
+            print(status.as_json(*runs, unread=unread))
         else:
-            shown = [*map(status_text.render, runs)]
-            if len(runs) > 1:
-                # A terminal that is watched shows the end of what is printed.
-                place = len(shown) if values.watch and sys.stdout.isatty() else 0
-                shown.insert(place, console.table(*status_text.runs_table(runs)))
+            shown, table = [*map(status_text.render, runs)], [*map(str, unread.values())]
+            if len(folders) > 1 and runs:
+                table.insert(0, console.table(*status_text.runs_table(runs)))
+            # A terminal that is watched shows the end of what is printed.
+            place = len(shown) if values.watch and sys.stdout.isatty() else 0
+            shown[place:place] = table
             print("\n\n".join(map(plain, shown)))
         if values.html:
             from bert_jax.reporting.status_page import write_page
 
-            write_page(folders, values.html, refresh=values.every if values.watch else 0)
-        return any(run.working for run in runs)
+            refresh = values.every if further else 0
+            write_page(runs, values.html, unread=unread, refresh=refresh)
+        if unread and not further:
+            raise next(iter(unread.values()))
+        return further
 
     if values.watch:
         watch.again_and_again(show, values.every)
     else:
-        show()
+        show(False)
 
 
 def _check_different(folders: Sequence[str]) -> None:

@@ -126,7 +126,7 @@ def write_report(
     page.commands(steps)
     page.heading("The text")
     page.sentences(sample_sentences(store))
-    run_page.add_training(page, run.metrics)
+    run_page.add_training(page, run_page.Logged.read(run.metrics))
     run_page.add_goodput(page, spent)
     page.save(workdir / "report.html")
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from etils import epath
-
 from bert_jax.errors import count
 from bert_jax.metrics import run_records as metrics
 from bert_jax.metrics.fill_records import Filled, read_fills, steps_of
@@ -15,6 +13,8 @@ from bert_jax.reporting.html import Marked, Page, Parts
 from bert_jax.reporting.plots import curves, stacked_bar
 
 if TYPE_CHECKING:
+    from etils import epath
+
     from bert_jax.metrics.goodput import Goodput
 
 _POINTS: Final = 400  # of a line: more are not seen, and a page has many lines
@@ -45,9 +45,13 @@ class Logged:
     filled: list[Filled]
 
     @classmethod
-    def read(cls, path: epath.Path) -> "Logged":
+    def read(cls, path: "epath.Path") -> "Logged":
         """path: of the records, `Workdir.metrics`."""
-        logged = [*metrics.records(path)]
+        return cls.of([*metrics.records(path)])
+
+    @classmethod
+    def of(cls, logged: Sequence[dict[str, Any]]) -> "Logged":
+        """logged: all records of the run."""
         train, evals = (metrics.of_kind(logged, kind) for kind in ("train", "eval"))
         return cls(train, evals, read_fills(logged))
 
@@ -58,19 +62,18 @@ class Logged:
 
 
 def add_training(
-    page: Page, path: epath.Path, *, token_baselines: Mapping[str, float] | None = None
+    page: Page, logged: Logged, *, token_baselines: Mapping[str, float] | None = None
 ) -> None:
     """Adds curves and final metrics of a run, each objective with its trivial baselines; before the
     first evaluation those of training.
 
     Args:
-        path: the run's records, `Workdir.metrics`.
+        logged: the run's records.
         token_baselines: name -> nats; further lines in the plot of the MLM loss, such as
             `bert_jax.data_pipeline.analysis.baselines.bigram_loss`.
     """
     from bert_jax.reporting import held_out_table
 
-    logged = Logged.read(path)
     last = logged.last
     if not logged.train:
         page.text("No metrics yet.")

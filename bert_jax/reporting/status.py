@@ -110,6 +110,8 @@ class Status:
     quarantined: list[Quarantined]
     restart_from: int | None  # the step that the next start resumes from; None: the beginning
     bytes: int  # of the entire folder
+    run: Record  # its config.json; not in the JSON, as the next
+    logged: list[Record]  # its metrics.jsonl
 
 
 def read_status(folder: epath.PathLike) -> Status:
@@ -119,7 +121,8 @@ def read_status(folder: epath.PathLike) -> Status:
     run = description.read_description(workdir)
     config = settings_of(run)
     problems = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
-    records = [r for r in metrics.records(workdir.metrics) if is_finite(r.get("time"))]
+    logged = [*metrics.records(workdir.metrics)]
+    records = [r for r in logged if is_finite(r.get("time"))]
     history = attempts.split(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
@@ -171,6 +174,8 @@ def read_status(folder: epath.PathLike) -> Status:
         quarantined=_quarantined(workdir.quarantine, records),
         restart_from=max(good, default=None),
         bytes=_size(workdir.path),
+        run=run,
+        logged=logged,
     )
 
 
@@ -215,13 +220,18 @@ def _step_flops(run: Record, config: Config) -> list[float]:
     return [step_flops(config, phase) for phase in config.phases]
 
 
-def as_json(*runs: Status) -> str:
-    """All fields as JSON, of several runs a list; non-finite numbers become null."""
-    values = []
+def as_json(*runs: Status, unread: Mapping[str, UserError] | None = None) -> str:
+    """All fields as JSON, of several runs a list; non-finite numbers become null.
+
+    unread: folder -> why it could not be read, of further runs.
+    """
+    values: list[Record] = []
     for status in runs:
-        fields = dataclasses.asdict(status)
+        fields = dataclasses.asdict(dataclasses.replace(status, run={}, logged=[]))
+        del fields["run"], fields["logged"]
         fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
         values.append(metrics.strict(fields))
+    values += [{"workdir": name, "error": str(error)} for name, error in (unread or {}).items()]
     return json.dumps(values if len(values) > 1 else values[0], indent=2, allow_nan=False)
 
 

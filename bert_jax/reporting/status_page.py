@@ -11,18 +11,16 @@ from bert_jax.config.recorded import settings_of
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.analysis.hidden_words import as_text, hide_words
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.errors import UserError
-from bert_jax.metrics import run_records
+from bert_jax.errors import UserError, count
 from bert_jax.metrics.fill_records import read_fills
 from bert_jax.reporting import html, run_page, status_text
 from bert_jax.reporting.fills import sample_sentences, to_type
 from bert_jax.reporting.run_facts import hosts, model_facts, now, run_facts
-from bert_jax.reporting.status import Status, read_status
+from bert_jax.reporting.status import Status
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
 from bert_jax.storage.reader_errors import VALUE_ERRORS, one_line
 from bert_jax.storage.remote import is_remote
-from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.inputs import inputs_of_model
 from bert_jax.workdir.layout import Workdir
@@ -32,34 +30,43 @@ _HIDDEN_WHERE: Final = "Words hidden in sentences held out from training, the sa
 
 
 def write_page(
-    folders: Sequence[epath.PathLike], path: epath.PathLike, *, refresh: int = 0
+    runs: Sequence[Status],
+    path: epath.PathLike,
+    *,
+    unread: Mapping[str, UserError] | None = None,
+    refresh: int = 0,
 ) -> None:
     """Writes an HTML page of runs: of one its state, curves, trivial baselines, hidden words and
-    goodput, of several a table and their curves over each other; UserError if a folder holds no
-    run, StorageError if the file cannot be written.
+    goodput, of several a table and their curves over each other; StorageError if the file cannot be
+    written.
 
     Text and the bigram baseline of one run come from its token store; they are omitted if it can no
     longer be read.
 
-    refresh: seconds after which a browser reads it again while a run is running; 0: never.
+    Args:
+        unread: folder -> why it could not be read, of further runs.
+        refresh: seconds after which a browser reads it again; 0: never.
     """
-    runs = [read_status(folder) for folder in folders]
-    again = refresh if any(run.working for run in runs) else 0
-    page = _of_one(folders[0], runs[0], again) if len(runs) == 1 else _of_several(runs, again)
+    unread = unread or {}
+    alone = len(runs) == 1 and not unread
+    page = _of_one(runs[0], refresh) if alone else _of_several(runs, unread, refresh)
+    folders = [*(run.workdir for run in runs), *unread]
     page.save(path, inputs=[file for folder in folders for file in inputs_of_model(folder)])
 
 
-def _of_several(runs: Sequence[Status], refresh: int) -> html.Page:
+def _of_several(runs: Sequence[Status], unread: Mapping[str, UserError], refresh: int) -> html.Page:
     """Returns the page of runs: a table of them, and what they logged over each other."""
     names = status_text.names(runs)
-    page = html.Page(f"{len(runs)} runs: {', '.join(names)}", refresh=refresh)
+    everyone = [*names, *unread]
+    page = html.Page(f"{count(len(everyone), 'run')}: {', '.join(everyone)}", refresh=refresh)
+    for error in unread.values():
+        page.text(f"Cannot be read any more: {error}.")
+    if not runs:
+        return page
     page.table(*status_text.runs_table(runs))
     if spent := status_text.cost(*runs):
         page.text(f"Cost so far of all together: {spent}. Written {now()}.")
-    logged = {
-        name: run_page.Logged.read(Workdir.open(run.workdir).metrics)
-        for name, run in zip(names, runs, strict=True)
-    }
+    logged = {name: run_page.Logged.of(run.logged) for name, run in zip(names, runs, strict=True)}
     page.heading("Curves")
     page.text("Thick: held-out text; thin, in the same colour: training.")
     with _damage(page):
@@ -83,15 +90,13 @@ def _damage(page: html.Page) -> Iterator[None]:
         )
 
 
-def _of_one(folder: epath.PathLike, status: Status, refresh: int) -> html.Page:
+def _of_one(status: Status, refresh: int) -> html.Page:
     """Returns the page of a run."""
     from bert_jax.data_pipeline.analysis.baselines import bigram_loss
 
-    workdir = Workdir.open(folder)
-    run = description.read_description(workdir)
+    workdir, run, logged = Workdir.open(status.workdir), status.run, status.logged
     config = settings_of(run)
     path_of_store, store = _store(workdir, run, config)
-    logged = [*run_records.records(workdir.metrics)]
     title = f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}"
     page = html.Page(title, refresh=refresh)
     page.facts(
@@ -112,7 +117,7 @@ def _of_one(folder: epath.PathLike, status: Status, refresh: int) -> html.Page:
         page.sentences(sample_sentences(store))
     baselines = {"left neighbour (bigram)": bigram_loss(store)} if store else {}
     with _damage(page):
-        run_page.add_training(page, workdir.metrics, token_baselines=baselines)
+        run_page.add_training(page, run_page.Logged.of(logged), token_baselines=baselines)
     if filled := read_fills(logged):
         page.heading(_HIDDEN)
         page.text(_HIDDEN_WHERE)

@@ -1,22 +1,53 @@
-"""Shows something again and again, as `watch` of Unix does."""
+"""Shows runs again and again, as `watch` of Unix does."""
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+
+from bert_jax.errors import UserError
+from bert_jax.reporting.status import Status, read_status
+from bert_jax.storage.remote import is_transient, storage_errors
 
 _CLEAR: Final = "\033[H\033[2J"  # of a terminal
 
 
-def again_and_again(show: Callable[[], bool], seconds: int) -> None:
+def again_and_again(show: Callable[[bool], bool], seconds: int) -> None:
     """Calls a function until it returns False, which says that nothing new will come.
 
     On a terminal each showing replaces the one before; elsewhere an empty line is between them.
+
+    show: it takes whether it was called before.
     """
     between = _CLEAR if sys.stdout.isatty() else "\n"
     if sys.stdout.isatty():
         print(_CLEAR, end="")
-    while show():
+    again = False
+    while show(again):
+        again = True
         sys.stdout.flush()
         time.sleep(seconds)
         print(between, end="")
+
+
+def read_runs(folders: Sequence[str], *, again: bool) -> tuple[list[Status], dict[str, UserError]]:
+    """Returns the runs in folders, and by folder the errors of those that cannot be read.
+
+    again: all were read before; otherwise an error is raised, since a name may be misspelled.
+    """
+    runs, unread = [], {}
+    for folder in folders:
+        try:
+            with storage_errors(folder):  # what is removed while it is read
+                runs.append(read_status(folder))
+        except UserError as error:
+            if not again:
+                raise
+            unread[folder] = error
+    return runs, unread
+
+
+def goes_on(runs: Sequence[Status], unread: Mapping[str, UserError]) -> bool:
+    """Returns whether a run is running, or one may be that storage cannot read for the moment."""
+    causes = [error.__cause__ for error in unread.values()]
+    return any(run.working for run in runs) or any(c and is_transient(c) for c in causes)

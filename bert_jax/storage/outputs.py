@@ -65,6 +65,8 @@ def check_output(
             f"{text}: nothing is written there; write to a folder, and push it with `bert-jax "
             "convert push`"
         )
+    if text.endswith("/") and not kind.is_folder:
+        raise UserError(f"{text}: names a folder; give the name of a file")
     if is_remote(text) and not kind.in_buckets:
         raise UserError(f"{text}: write to a local path, then copy it to the bucket")
     with storage_errors(text, "cannot be accessed"):

@@ -52,6 +52,9 @@ def cells(notebook: Path, kind: str) -> list[dict[str, Any]]:
     return [cell for cell in found if cell["cell_type"] == kind]
 
 
+_HANGS = 1800  # seconds after which a notebook is ended: far more than any takes
+
+
 def run_notebook(notebook: Path, replaced: dict[str, str], folder: Path) -> str:
     """Its cells one after another in one program; returns what it prints."""
     code = "\n\n".join("".join(cell["source"]) for cell in cells(notebook, "code"))
@@ -59,8 +62,9 @@ def run_notebook(notebook: Path, replaced: dict[str, str], folder: Path) -> str:
         assert code.count(line) == 1, line
         code = code.replace(line, other)
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", code],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=_HANGS,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -37,6 +37,8 @@ def test_nearest_words_are_those_of_the_smallest_angle() -> None:
         assert found["bank"][1].cosine == pytest.approx(np.cos(0.4), abs=1e-6)
     with pytest.raises(UserError, match=r"^'watre': not in the .* did you mean water\?$"):
         nearest_words(model, ["bank", "watre"])
+    with pytest.raises(UserError, match=r"^'the bank': 2 words; give each as an argument"):
+        nearest_words(model, ["the bank"])
 
 
 def test_words_are_whole_and_written_as_text() -> None:

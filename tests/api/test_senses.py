@@ -10,7 +10,7 @@ from layout_models import layout_config, task_params
 from bert_jax import cli, exit_codes
 from bert_jax.ablation.intervals import wilson
 from bert_jax.api.model import Tokens
-from bert_jax.api.senses import look_at_senses, read_occurrences
+from bert_jax.api.senses import look_at_senses, read_occurrences, write_page
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.publish.export import export
@@ -36,11 +36,18 @@ def test_a_word_is_found_without_the_signs_around_it(tmp_path: Path) -> None:
     assert {one.sense for one in read_occurrences(plain)} == {""}
 
 
+@pytest.mark.parametrize("word", ["cafe\u0301", "हिन्दी", "שֶׁלְּךָ"])
+def test_a_word_keeps_the_marks_of_its_last_letter(word: str, tmp_path: Path) -> None:
+    (one, _) = read_occurrences(written(tmp_path, f"1\ta “{word}”,\n0\t{word}\n"))
+    assert one.word == word
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "no sentence; each line is INDEX"),
         ("0 bank\n", "row 1: 1 column; each line is INDEX<TAB>SENTENCE"),
+        ("0\tbank\n\n0\tbank\n", "row 2: blank line; each line is INDEX<TAB>SENTENCE"),
         ("x\tbank\ta\n", "row 1: 'x' is not the index of a word"),
         ("-1\tbank\ta\n", "row 1: '-1' is not the index of a word"),
         ("0\tbank\ta\n2\ta bank\tb\n", "row 2: index 2 is outside its sentence of 2 words; words"),
@@ -60,8 +67,11 @@ def test_a_bad_line_is_named(text: str, says: str, tmp_path: Path) -> None:
 
 def test_labels_beside_are_as_many_as_sentences(tmp_path: Path) -> None:
     path, labels = written(tmp_path, "0\tbank\n" * 4), written(tmp_path, "a\na\nb\n", "gold.txt")
-    with pytest.raises(UserError, match=r"gold.txt: 3 labels, but .*bank.tsv has 4 sentences"):
+    said = r"gold.txt: 3 labels, but .*bank.tsv has 4 sentences; .*, or leave out its header$"
+    with pytest.raises(UserError, match=said):
         read_occurrences(path, labels)
+    labels = written(tmp_path, "a\na\nb\nb\n\n \n", "gold.txt")
+    assert [one.sense for one in read_occurrences(path, labels)] == ["a", "a", "b", "b"]
     with pytest.raises(UserError, match=r"bank.tsv: row 2: has a label, and so has .*gold.txt"):
         read_occurrences(written(tmp_path, GOOD), labels)
 
@@ -126,6 +136,20 @@ def test_figures_are_those_of_plain_loops(tmp_path: Path) -> None:
         assert found.shares[layer] == pytest.approx((sizes[:2] ** 2).sum() / (sizes**2).sum())
     assert found.correct is not None
     assert found.correct[-1] == 12 > found.correct[0]
+
+
+def test_different_words_are_said(tmp_path: Path) -> None:
+    """A form of a word is no error, nor is another word; a capital letter makes no other one."""
+    for rows, said in (
+        ("0\tbank\n1\tthe Bank\n", ""),
+        ("0\tbank\n0\triver\n0\tmoney\n1\tthe bank\n", "3 different words: bank, river, money"),
+    ):
+        path, page = written(tmp_path, rows), tmp_path / "page.html"
+        found = look_at_senses(Drawn(), path, read_occurrences(path))  # type: ignore[arg-type]
+        line = write_page(page, found, "m")
+        assert ("different words" in line) == ("different words" in page.read_text()) == bool(said)
+        assert said in line
+        assert said in page.read_text()
 
 
 def test_without_labels_the_last_layer_makes_two_groups(tmp_path: Path) -> None:

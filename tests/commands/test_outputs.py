@@ -172,6 +172,14 @@ def test_text_that_wildcards_name_is_an_input_and_its_neighbours_are_not(tmp_pat
     assert cli.main([*words, f"--out={tmp_path}/t.json"]) == exit_codes.DONE
 
 
+@pytest.mark.parametrize("name", ["gs://b/page/", "page/", "no/page/"])
+def test_a_name_that_ends_with_a_slash_is_no_file(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"^{name}: names a folder; give the name of a file"):
+        check_output(name, OutputKind("page", None), offline=True)
+    check_output("folder/", OutputKind("export", None, is_folder=True))
+
+
 def test_two_outputs_are_two_files(tmp_path, capsys) -> None:
     same = tmp_path / "sub/../a.json"
     (tmp_path / "sub").mkdir()

@@ -89,7 +89,7 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     assert "HALF loss" in capsys.readouterr().out
 
     assert "HALF" in status_text.render(status.read_status(run))
-    status_page.write_page([run], tmp_path / "run.html")
+    status_page.write_page([status.read_status(run)], tmp_path / "run.html")
     assert "Half of the vocabulary: loss" in (tmp_path / "run.html").read_text()
 
     run_export(run, tmp_path / "exported")

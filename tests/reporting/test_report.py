@@ -43,7 +43,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    run_page.add_training(page, run_page.Logged.read(Workdir.open(tmp_path).metrics))
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
@@ -63,7 +63,7 @@ def test_a_student_shows_how_near_it_is_to_its_teacher_beside_the_unigram(tmp_pa
     records = [{"kind": "train", "step": step, "time": 0, **shared} for step in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    run_page.add_training(page, run_page.Logged.read(Workdir.open(tmp_path).metrics))
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for caption in ("Divergence from the teacher", "First guesses that are", "Last states and the"):
@@ -88,7 +88,9 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics, token_baselines={"bigram": 0.4})
+    run_page.add_training(
+        page, run_page.Logged.read(Workdir.open(tmp_path).metrics), token_baselines={"bigram": 0.4}
+    )
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("Sentence order (SOP)", "Span boundary (SBO)", "my/books", "75.0%", "87.5%"):
@@ -103,7 +105,7 @@ def test_before_the_first_evaluation_a_run_shows_its_training(tmp_path):
     record = {"kind": "train", "step": 7, "time": 0, "tokens_per_second": 1000.0, **values}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    run_page.add_training(page, run_page.Logged.read(Workdir.open(tmp_path).metrics))
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     assert "After 7 steps, not evaluated on held-out text yet." in text
@@ -135,6 +137,6 @@ def test_a_histogram_is_drawn_whatever_the_lengths(counts):
 
 def test_a_run_without_metrics_says_so(tmp_path):
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    run_page.add_training(page, run_page.Logged.read(Workdir.open(tmp_path).metrics))
     page.save(epath.Path(tmp_path / "page.html"))
     assert "No metrics yet." in (tmp_path / "page.html").read_text()

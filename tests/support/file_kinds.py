@@ -179,7 +179,7 @@ def _read_run(folder: Path) -> str:
 
 def _write_page(folder: Path) -> str:
     page = folder.with_name(f"{folder.name}.html")  # a run takes no file of others
-    status_page.write_page([folder], page)
+    status_page.write_page([status.read_status(folder)], page)
     page.unlink()
     return ""
 

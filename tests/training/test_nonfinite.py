@@ -276,7 +276,7 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     lines = [json.dumps(one) for one in (other, record, held_out)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    run_page.add_training(page, run_page.Logged.read(Workdir.open(tmp_path).metrics))
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     description = {"config": to_dict(run_config()), "data": {"rows_per_epoch": [10]}}
