@@ -127,9 +127,7 @@ def read_status(folder: epath.PathLike) -> Status:
     # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
     train, failed = latest.get("train"), latest.get("save_failed")
-    speed = train.get("step_seconds") if train else None
-    speed = speed if is_finite(speed) else None
-
+    speed = _finite(train.get("step_seconds") if train else None)
     good = [step for step, problem in problems.items() if not problem]
     step = max([steps_before(run), *good, *(attempt.last for attempt in history[-1:])])
     step = min(step, config.total_steps)
@@ -140,9 +138,7 @@ def read_status(folder: epath.PathLike) -> Status:
     recent = age is not None and age < quiet_limit
     alive = age is not None and age < max(quiet_limit, config.deadlines.barrier)
     working = not finished and _is_running(workdir, history, alive)
-    operations = [] if speed is None else _step_flops(run, config)
-    left = None if speed is None else seconds_left(config, step, speed, operations)
-    left = left if is_finite(left) else None
+    left = speed and seconds_left(config, step, speed, _step_flops(run, config))
     return Status(
         workdir=str(folder),
         task=config.task.name,
@@ -158,7 +154,7 @@ def read_status(folder: epath.PathLike) -> Status:
         working=working,
         late=working and not recent and bool(records),
         age=age,
-        seconds_left=left,
+        seconds_left=_finite(left),
         device_hours=_device_hours(history, run),
         tokens=_tokens(run, config, step, records),
         train=train,
@@ -177,6 +173,10 @@ def read_status(folder: epath.PathLike) -> Status:
         run=run,
         logged=logged,
     )
+
+
+def _finite(value: Any) -> float | None:
+    return value if is_finite(value) else None
 
 
 def _device_hours(history: Sequence[Attempt], run: Record) -> float | None:

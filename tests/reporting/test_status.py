@@ -3,76 +3,30 @@
 import dataclasses
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from corpus import small_store, two_phases
+from logged_runs import SCALARS, config_of_two_phases, folder_of_a_run
 
 from bert_jax import cli
-from bert_jax.checkpoint.manager import RunCheckpoints, read_own_meta
+from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import flops, run_records
-from bert_jax.metrics.flops import step_flops
-from bert_jax.reporting import plots, status, watch
+from bert_jax.reporting import plots
 from bert_jax.reporting.status import as_json, read_status
 from bert_jax.reporting.status_text import names, render
-from bert_jax.training import claim
 from bert_jax.workdir import description, lock
 from bert_jax.workdir.layout import Workdir
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> Config:
-    store = small_store(tmp_path_factory.mktemp("store"))
-    config = two_phases(store, (60, 40), log_every_steps=10)
-    return dataclasses.replace(
-        config,
-        checkpoint=dataclasses.replace(
-            config.checkpoint, every_steps=10, keep=2, keep_every_steps=40
-        ),
-    )
-
-
-SCALARS = {
-    "loss": 5.0, "mlm/loss": 4.25, "mlm/accuracy": 0.1, "mlm/baseline_loss": 4.5,
-    "mlm/baseline_accuracy": 0.05, "nsp/loss": 0.75, "nsp/accuracy": 0.6,
-    "nsp/baseline_loss": 0.69, "nsp/baseline_accuracy": 0.5, "nsp/source_accuracy": 0.55,
-}  # fmt: skip
-REFRESH = '<meta http-equiv="refresh"'
-
-
-def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) -> Path:
-    """The folder of a run after a number of steps, written without training."""
-    description = {
-        "config": json.loads(json.dumps(dataclasses.asdict(config))),
-        "data": {"tokenizer": "t", "train": "a", "held_out": "h", "rows_per_epoch": [80, 50]},
-        "step_flops": [step_flops(config, phase) for phase in config.phases],
-    }
-    claim.update_config_json(Workdir.open(path), description, resuming_at=None)
-    speed = {"step_seconds": 0.5, "tokens_per_second": 1000.0}
-    checkpoints = RunCheckpoints(Workdir.open(path), config.checkpoint, config.phase_ends)
-    with (path / "metrics.jsonl").open("w") as log:
-        for step in range(10, done + 1, 10):
-            phase = config.phase_at(step - 1)[0]
-            held_out = {**SCALARS, "loss": 5.0 if step in (20, 90) else 6.0}
-            for kind, scalars in (("train", {**SCALARS, **speed}), ("eval", held_out)):
-                record = json.loads(run_records.line(kind, step, phase, scalars))
-                log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
-            state = {
-                "step": np.int32(step),
-                "params": {"x": jax.numpy.ones(9)},
-                "opt": {"m": jax.numpy.ones(9)},
-            }
-            checkpoints.save(state, description, phase=phase, evaluation=held_out)
-    checkpoints.close()
-    return path
+    return config_of_two_phases(tmp_path_factory.mktemp("store"))
 
 
 def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
@@ -162,98 +116,6 @@ def test_the_cost_is_that_of_all_starts(config, tmp_path):
     phase = config.phases[0]
     assert status.tokens == 0.75 * 20 * phase.batch_size * phase.row_tokens
     assert "cost so far: 8.00 device hours, about 1,920 tokens" in render(status)
-
-
-def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypatch):
-    """The page of a run that still runs is read again by a browser."""
-    run, page, pages = folder_of_a_run(tmp_path / "run", config, 30), tmp_path / "run.html", []
-
-    def sleep(seconds):
-        pages.append((seconds, page.read_text()))
-        if len(pages) == 2:
-            folder_of_a_run(tmp_path / "end", config, 100)
-            shutil.rmtree(run)
-            (tmp_path / "end").rename(run)
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    flags = [f"--workdir={run}", "--watch", "--every=3", f"--html={page}"]
-    assert cli.main(["status", *flags]) == 0
-    said = capsys.readouterr().out
-    assert said.count("step 30 of 100") == 2
-    assert said.count("step 100 of 100") == 1
-    assert [seconds for seconds, text in pages if REFRESH in text] == [3, 3]
-    assert '<meta http-equiv="refresh" content="3">' in pages[0][1]
-    assert REFRESH not in page.read_text()
-    assert cli.main(["status", f"--workdir={run}", "--every=3"]) == 2
-    assert "--every has no effect without --watch" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("fails", ["is gone", "is away"])
-def test_a_watched_run_that_cannot_be_read_is_a_line_among_the_others(
-    fails, config, tmp_path, capsys, monkeypatch
-):
-    """The others are watched until they end, or the storage answers again."""
-    one, two = (folder_of_a_run(tmp_path / name, config, 30) for name in ("one", "two"))
-    page, pages, read, away = tmp_path / "runs.html", [], status.read_status, []
-
-    def read_status(folder):
-        if folder in away:
-            raise ConnectionError("the bucket does not answer")
-        return read(folder)
-
-    def sleep(seconds):
-        pages.append(page.read_text())
-        gone = [two, one][len(pages) - 1 : len(pages)]
-        if fails == "is gone":
-            shutil.rmtree(*gone)
-        else:
-            away[:] = map(str, gone)
-        if len(pages) == 3:
-            for run in (one, two):
-                shutil.rmtree(run)
-                folder_of_a_run(run, config, 100)
-
-    monkeypatch.setattr(watch, "read_status", read_status)
-    monkeypatch.setattr(time, "sleep", sleep)
-    flags = [f"--workdir={one}", f"--workdir={two}", "--watch", f"--html={page}"]
-    code, said = cli.main(["status", *flags]), capsys.readouterr()
-    problem = "no such folder" if fails == "is gone" else "cannot be read ("
-    assert f"{two}: {problem}" in said.out
-    assert REFRESH in pages[0]
-    assert REFRESH in pages[1]
-    assert f"Cannot be read any more: {two}: {problem}" in pages[1]
-    assert "2 runs: one, " in pages[1]
-    if fails == "is gone":  # both are, in the end
-        assert (code, len(pages)) == (1, 2)
-        assert f"error: {one}: no such folder" in said.err
-        assert f"{one}: no such folder" in page.read_text()
-    else:
-        assert (code, len(pages)) == (0, 3)
-        assert "Cannot be read" not in page.read_text()
-    assert REFRESH not in page.read_text()
-
-
-def test_a_run_that_cannot_be_read_is_in_the_json(config, tmp_path):
-    run = read_status(folder_of_a_run(tmp_path / "run", config, 10))
-    known, lost = json.loads(as_json(run, unread={"b": UserError("b: no such folder")}))
-    assert known["step"] == 10
-    assert not {"run", "logged"} & known.keys()
-    assert lost == {"workdir": "b", "error": "b: no such folder"}
-
-
-def test_the_table_of_watched_runs_stays_in_sight_on_a_terminal(
-    config, tmp_path, capsys, monkeypatch
-):
-    """A terminal shows the end of what is printed, and a redirected output is read from its top."""
-    one, two = (folder_of_a_run(tmp_path / name, config, 100) for name in "ab")
-    flags = ["status", f"--workdir={one}", f"--workdir={two}", "--watch"]
-    table, state = " device hours ", "step 100 of 100"
-    for terminal in (False, True):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
-        assert cli.main(flags) == 0
-        said = capsys.readouterr().out
-        assert said.count(table) == 1
-        assert (said.index(table) > said.rindex(state)) == terminal
 
 
 def test_ticks_of_steps_are_whole_numbers():
