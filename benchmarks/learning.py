@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import sys
 import tempfile
 import time
@@ -80,16 +81,43 @@ def main() -> None:
     options = parser.parse_args()
     if options.run:
         contender(options, Run(**options.run))
-    else:
+        return
+    with harness.errors_are_one_line():
+        check(options)
         compare(options)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Ends the benchmark at what no run can have, before the first starts."""
+    from bert_jax.data_pipeline.store.store import open_store
+
+    options.shares = numbers("shares", options.shares)
+    options.peer = options.peer and numbers("peer", options.peer)
+    if options.peer and len(options.peer) != 2:
+        harness.fail(f"--peer={options.peer}: give a rate and a spread, such as 1e-3,0.02")
+    for flag in ("choose", "minutes"):
+        numbers(flag, str(getattr(options, flag)))
+    config_of(options, {})
+    open_store(options.store, verify=False)
+
+
+def numbers(flag: str, text: str) -> list[float]:
+    """Parses "1,2"; ends the benchmark at what is no number above 0."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        harness.fail(f"--{flag}={text}: give numbers above 0")
+    return found
 
 
 def compare(options: argparse.Namespace) -> None:
     harness.use_cores(THREADS)
     print(harness.machine(), flush=True)
-    rate, spread = map(float, options.peer.split(",")) if options.peer else choose(options)
+    rate, spread = options.peer or choose(options)
     peer = Run("peer", options.minutes, rate=rate, spread=spread)
-    shares = sorted((float(share) for share in options.shares.split(",")), reverse=True)
+    shares = sorted(options.shares, reverse=True)
     ours = [Run("ours", options.minutes / share) for share in shares]
     names = [] if options.whole else list(WITHOUT)[1:]
     others = [Run("ours", ours[-1].minutes, name) for name in names]

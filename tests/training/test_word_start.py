@@ -3,6 +3,7 @@
 import shutil
 import signal
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from runs import complete_steps
 from stores import StoredDocument, write_store
 
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.exit_codes import LOST
@@ -59,6 +62,29 @@ def random(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.fixture(scope="module")
 def counted(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     return start(unmoved(store, **COUNTED), tmp_path_factory.mktemp("counts") / "run")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "byte_bpe"])
+def test_the_entries_of_every_tokenizer_start_from_counts(kind: str, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    lines = [line for topic in topics.values() for line in topic.splitlines() if line][:500]
+    text.write_text("\n\n".join(lines), "utf-8")
+    tokenizer = Tokenizer.train(lines, 400, model=kind)
+    store = build_store(
+        [parse_source(f"lines:{text}")],
+        tokenizer,
+        tmp_path / "store",
+        held_out_share=0.1,
+        workers=1,
+        progress=False,
+    )
+    config = small_config(store).replace(COUNTED)
+    words = word_start.count_words(config.model, store)["words"]
+    counts = np.asarray(store.train.token_counts)
+    often = counts >= word_start.RAREST
+    often[list(store.special)] = False
+    np.testing.assert_array_equal(words.any(axis=1), often)
+    assert often.sum() > 100
 
 
 def test_words_and_bias_start_from_counts_and_nothing_else_changes(store, random, counted) -> None:
