@@ -91,10 +91,10 @@ def check(options: argparse.Namespace) -> None:
     """Ends the benchmark at what no run can have, before the first starts."""
     from bert_jax.data_pipeline.store.store import open_store
 
-    options.shares = numbers("shares", options.shares)
-    options.peer = options.peer and numbers("peer", options.peer)
-    if options.peer and len(options.peer) != 2:
+    peer = options.peer and numbers("peer", options.peer)
+    if peer and len(peer) != 2:
         harness.fail(f"--peer={options.peer}: give a rate and a spread, such as 1e-3,0.02")
+    options.peer, options.shares = peer, numbers("shares", options.shares)
     for flag in ("choose", "minutes"):
         numbers(flag, str(getattr(options, flag)))
     config_of(options, {})

@@ -186,19 +186,16 @@ def main() -> None:
     harness.at_least_one(options, "seeds", "at_once")
     if options.steps < 3:
         harness.fail(f"--steps={options.steps}: at least 3 are needed")
-    if options.only is not None:
-        numbers = [str(number) for number in range(len(TABLES[options.table]))]
-        harness.some_of("only", options.only, numbers)
+    every = [str(number) for number in range(len(TABLES[options.table]))]
+    only = every if options.only is None else harness.some_of("only", options.only, every)
     with harness.errors_are_one_line(), tempfile.TemporaryDirectory() as folder:
         open_store(options.store, verify=False)
-        measure(options, options.out or Path(folder))
+        measure(options, [int(number) for number in only], options.out or Path(folder))
 
 
-def measure(options: argparse.Namespace, out: Path) -> None:
-    variants = TABLES[options.table]
-    if options.only:
-        names = list(variants)
-        variants = {names[int(n)]: variants[names[int(n)]] for n in options.only.split(",")}
+def measure(options: argparse.Namespace, only: list[int], out: Path) -> None:
+    names = list(TABLES[options.table])
+    variants = {names[n]: TABLES[options.table][names[n]] for n in only}
 
     def loss(job: tuple[int, str]) -> list[float]:
         seed, name = job

@@ -88,8 +88,8 @@ def _known(kind: str) -> Kind:
 
 def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…]` and the options of the
-    kind, of which SourceSpec has the defaults. The name defaults to the kind, or to
-    what the kind says.
+    kind, of which SourceSpec has the defaults. The name defaults to that of a
+    dataset of the hub, else to the kind.
 
     `python` needs no path: it reads the standard library of the running Python, with
     `packages=numpy+scipy` installed packages, too.

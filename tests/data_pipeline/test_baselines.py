@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stores import StoredDocument, make_split, write_store
+from stores import StoredDocument, make_split, store_of_text, write_store
 
 from bert_jax.data_pipeline.analysis.baselines import (
     bigram_loss,
@@ -19,9 +19,7 @@ from bert_jax.data_pipeline.analysis.baselines import (
     unigram_loss,
     unigram_sums,
 )
-from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 
@@ -137,14 +135,8 @@ def test_without_held_out_text_the_reason_is_said(tmp_path: Path) -> None:
 
 def test_on_real_text_a_neighbour_helps(real_wiki_files, real_data, tmp_path) -> None:
     tokenizer = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")
-    store = build_store(
-        [parse_source(f"wikiextractor:{real_wiki_files[0].parent}")],
-        tokenizer,
-        tmp_path / "store",
-        held_out_share=0.1,
-        workers=1,
-        progress=False,
-    )
+    source = f"wikiextractor:{real_wiki_files[0].parent}"
+    store = store_of_text(source, tokenizer, tmp_path / "store")
     unigram, bigram = unigram_loss(store), bigram_loss(store)
     entropy = store.train.token_counts / len(store.train.tokens)
     entropy = -(entropy[entropy > 0] * np.log(entropy[entropy > 0])).sum()

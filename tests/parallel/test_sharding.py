@@ -1,8 +1,6 @@
 """The table of mesh axes, where the arrays of every config lie, which rows a process makes."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,30 +92,6 @@ def test_every_array_of_a_shipped_config_lies_where_it_did(name: str) -> None:
     path = GOLDENS / f"{name}.txt"
     golden = path.read_text(encoding="utf-8") if path.exists() else ""
     assert golden_text(name) == golden, f"if the change is meant: {REGENERATE}, and commit {path}"
-
-
-FAULTS = """
-import resource, numpy as np
-from bert_jax.runtime import cpu
-if {keeps}:
-    cpu.keep_memory()
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.ones(2**25)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_memory_that_was_freed_is_used_again_without_asking_the_kernel():
-    def faults(keeps: bool) -> list[int]:
-        command = [sys.executable, "-c", FAULTS.format(keeps=keeps)]
-        return [int(n) for n in subprocess.check_output(command, timeout=120).split()]
-
-    if faults(False)[2] < 100:
-        pytest.skip("the allocator keeps memory by itself")
-    assert max(faults(True)[1:]) < 20
 
 
 def test_no_golden_outlives_its_config() -> None:

@@ -54,7 +54,8 @@ def test_simulated_devices_take_the_place_of_accelerators(
 
 
 FAULTS = """
-import resource, jax, jax.numpy as jnp
+import resource
+import jax, jax.numpy as jnp, numpy as np
 from bert_jax.runtime import cpu
 cpu.use_cpu_devices(1)
 if {keeps}:
@@ -63,19 +64,30 @@ products = jax.jit(lambda x, y: (x @ y) @ y.T)  # 160 MB of temporaries
 x, y = jnp.ones((40000, 8)), jnp.ones((8, 1000))
 for _ in range(4):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    products(x, y).block_until_ready()
+    {work}
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+
+
+def faults(work: str, *, keeps: bool) -> list[int]:
+    """The page faults of each of four times that a process of its own does some work."""
+    command = [sys.executable, "-c", FAULTS.format(work=work, keeps=keeps)]
+    return [int(n) for n in subprocess.check_output(command, timeout=120).split()]
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_memory_that_was_freed_is_used_again_without_asking_the_kernel() -> None:
+    work = "np.ones(2**25)"
+    if faults(work, keeps=False)[2] < 100:
+        pytest.skip("the allocator keeps memory by itself")
+    assert max(faults(work, keeps=True)[1:]) < 20
 
 
 @pytest.mark.processes
 def test_temporaries_of_a_program_use_memory_that_was_freed() -> None:
     """The thread that executes a program decides it, see `cpu.keep_memory`."""
-
-    def faults(*, keeps: bool) -> list[int]:
-        command = [sys.executable, "-c", FAULTS.format(keeps=keeps)]
-        return [int(n) for n in subprocess.check_output(command, timeout=120).split()]
-
-    if faults(keeps=False)[-1] < 1000:
+    work = "products(x, y).block_until_ready()"
+    if faults(work, keeps=False)[-1] < 1000:
         pytest.skip("the allocator keeps memory by itself")
-    assert faults(keeps=True)[-1] < 1000
+    assert faults(work, keeps=True)[-1] < 1000

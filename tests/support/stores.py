@@ -1,4 +1,4 @@
-"""Token stores of documents in memory."""
+"""Token stores of documents in memory, and of text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.manifest import split_digest, token_type
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import WatchedFiles
 from bert_jax.data_pipeline.store.writer import ArrayWriter, write_manifest
+from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.storage.digest import sha256
 
@@ -92,3 +94,10 @@ def write_store(
         files=files,
     )
     return open_store(path)
+
+
+def store_of_text(source: str, tokenizer: Tokenizer, path: Path) -> TokenStore:
+    """Builds a store, of which a tenth is held out, in this process. source: as typed."""
+    return build_store(
+        [parse_source(source)], tokenizer, path, held_out_share=0.1, workers=1, progress=False
+    )

@@ -12,12 +12,10 @@ from corpus import SPECIAL, small_config, small_store
 from gcs_emulator import emulated
 from processes import Job, assert_same_bits, deep_config, run
 from runs import complete_steps
-from stores import StoredDocument, write_store
+from stores import StoredDocument, store_of_text, write_store
 
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store_build.build import build_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.exit_codes import LOST
@@ -70,14 +68,7 @@ def test_the_entries_of_every_tokenizer_start_from_counts(kind: str, tmp_path: P
     lines = [line for topic in topics.values() for line in topic.splitlines() if line][:500]
     text.write_text("\n\n".join(lines), "utf-8")
     tokenizer = Tokenizer.train(lines, 400, model=kind)
-    store = build_store(
-        [parse_source(f"lines:{text}")],
-        tokenizer,
-        tmp_path / "store",
-        held_out_share=0.1,
-        workers=1,
-        progress=False,
-    )
+    store = store_of_text(f"lines:{text}", tokenizer, tmp_path / "store")
     config = small_config(store).replace(COUNTED)
     words = word_start.count_words(config.model, store)["words"]
     counts = np.asarray(store.train.token_counts)
