@@ -155,7 +155,7 @@ def table(name: str, points: Sequence[Point]) -> str:
             values = [run.value for run in runs]
             defined = [value for value in values if value is not None]
             median = task_runs.shown(statistics.median(defined) if defined else None)
-            against = "" if start == PRETRAINED else task_runs.difference(labels, ours, runs)
+            against = "" if start == PRETRAINED else str(task_runs.compare(labels, ours, runs))
             lines.append(
                 [task_runs.said(point.rows), start, *map(task_runs.shown, values), median, against]
             )

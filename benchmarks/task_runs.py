@@ -17,12 +17,15 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import harness
 import numpy as np
 import paragraphs
 from commands import ONE_CORE, run_command, run_each
+
+if TYPE_CHECKING:
+    from bert_jax.ablation.intervals import Interval
 
 FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE"}  # in glue/
 TASKS = (*FOLDERS, "sentences", "paragraphs")
@@ -295,34 +298,56 @@ def baselines(task: Task) -> dict[str, Run]:
     return {name: Run(metric, measured[name], np.array(found[name])) for name in found}
 
 
-def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A mean paired difference of a metric.
+
+    Attributes:
+        detectable: the difference that such a comparison shows with a power of 80 %, see
+            bert_jax/ablation/statistics.py; None of fewer seeds than it takes.
+    """
+
+    mean: float
+    interval: "Interval"
+    detectable: float | None
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        said = "excludes 0" if self.interval.excludes_zero else "includes 0"
+        return f"{self.mean:+.4f} ({low:+.4f} to {high:+.4f}, {said})"
+
+
+def compare(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> Comparison:
     """Returns the mean paired difference of the metric with its interval; a correlation that is not
     defined counts as 0."""
     from bert_jax.ablation.intervals import draw_weights, of_resamples, student_t
+    from bert_jax.ablation.statistics import FEWEST_SEEDS, detectable
     from bert_jax.finetune.tasks.metrics import METRICS
 
     metric, count = METRICS[ours[0].metric], len(labels)
     pairs = list(zip(ours, others, strict=False))
 
-    def differences(chosen: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
+    def differences(chosen: np.ndarray) -> np.ndarray:  # of each seed
         values = [
-            [metric(labels[chosen], run.predictions[chosen]) or 0.0 for run in pairs[seed]]
-            for seed in seeds
+            [metric(labels[chosen], run.predictions[chosen]) or 0.0 for run in x] for x in pairs
         ]
         return np.subtract(*np.transpose(values))
 
-    student = student_t(differences(np.arange(count), range(len(pairs))))
-    drawn = []
+    by_seed = differences(np.arange(count))
+    student = student_t(by_seed)
+    drawn, of_all_seeds = [], []
     for weights in draw_weights(len(pairs), count, RESAMPLES, np.random.default_rng(0)):
         for of_seeds, of_examples in zip(*weights, strict=True):
-            seeds = np.flatnonzero(of_seeds)
-            chosen = np.repeat(np.arange(count), of_examples.astype(int))
-            drawn.append(np.average(differences(chosen, seeds), weights=of_seeds[seeds]))
-    interval = of_resamples(np.array(drawn)).interval
+            found = differences(np.repeat(np.arange(count), of_examples.astype(int)))
+            drawn.append(np.average(found, weights=of_seeds))
+            of_all_seeds.append(found.mean())
+    interval, smallest = of_resamples(np.array(drawn)).interval, None
     if len(pairs) > 1:
         interval = interval.holding(student.interval)
-    said = "excludes 0" if interval.excludes_zero else "includes 0"
-    return f"{student.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f}, {said})"
+    if len(pairs) >= FEWEST_SEEDS:
+        sds = float(np.std(by_seed, ddof=1)), float(np.std(of_all_seeds))
+        smallest = detectable(*sds, len(pairs), count)
+    return Comparison(student.mean, interval, smallest)
 
 
 def numbers(flag: str, text: str) -> list[int | None]:
