@@ -13,7 +13,7 @@ import numpy as np
 Dtype = Literal["float32", "int8", "binary"]
 DTYPES: Final[tuple[Dtype, ...]] = ("float32", "int8", "binary")
 _STEPS: Final = 255  # from the lowest code of int8 to the highest
-_LOWEST: Final = -128
+_LOWEST: Final = -128  # the code of the lowest value
 
 
 def to_int8(vectors_NxD: np.ndarray, ranges_2xD: np.ndarray) -> np.ndarray:
@@ -24,9 +24,8 @@ def to_int8(vectors_NxD: np.ndarray, ranges_2xD: np.ndarray) -> np.ndarray:
             code of the end that is nearer.
     """
     low, step = ranges_2xD[0], _step(ranges_2xD)
-    codes = (vectors_NxD - low) / np.where(step > 0, step, 1) + _LOWEST
-    # The integer part, as in quantize_embeddings: 0 stands for two steps.
-    return np.clip(codes, _LOWEST, _LOWEST + _STEPS).astype(np.int8)
+    whole = np.floor((vectors_NxD - low) / np.where(step > 0, step, 1))
+    return (np.clip(whole, 0, _STEPS) + _LOWEST).astype(np.int8)
 
 
 def to_bits(vectors_NxD: np.ndarray) -> np.ndarray:
@@ -51,8 +50,8 @@ def decoded(stored_NxW: jax.Array, ranges_2xD: jax.Array | None) -> jax.Array:
     if stored_NxW.dtype != jnp.int8:
         return codes_NxD
     assert ranges_2xD is not None
-    middle_NxD = jnp.clip(codes_NxD + 0.5 * jnp.sign(codes_NxD), _LOWEST, _LOWEST + _STEPS)
-    return ranges_2xD[:1] + (middle_NxD - _LOWEST) * _step(ranges_2xD)[None]
+    middle_NxD = jnp.minimum(codes_NxD - _LOWEST + 0.5, _STEPS)  # the highest value has its own
+    return ranges_2xD[:1] + middle_NxD * _step(ranges_2xD)[None]
 
 
 def _step(ranges_2xD: Any) -> Any:

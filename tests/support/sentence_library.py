@@ -227,7 +227,14 @@ def train(
     return {"losses": np.array(values), **{name: x.numpy() for name, x in tensors.items()}}
 
 
-COMMANDS = {"encode": encode, "save": save, "loss": loss, "train": train}
+def quantize(x: str, precision: str, ranges: str) -> Arrays:
+    """The codes of vectors. x, ranges: names of arrays."""
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    return {"codes": quantize_embeddings(ARRAYS[x], precision, ranges=ARRAYS[ranges])}
+
+
+COMMANDS = {"encode": encode, "save": save, "loss": loss, "train": train, "quantize": quantize}
 ARRAYS: Arrays = {}
 
 
