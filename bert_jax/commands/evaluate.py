@@ -73,7 +73,7 @@ def _define_model(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("pairs_method", _METHODS[0], _METHODS, method, flag_values=values)
     pairs = (
         "for --model: .tsv, .csv, .jsonl or .parquet file with the columns sentence1, sentence2 "
-        "and score, GLUE's folder of STS-B, or hf:OWNER/NAME"
+        "and score or label, GLUE's folder of STS-B, or hf:OWNER/NAME"
     )
     define_input(values, "scored_pairs", pairs, on_hub=True)
     retrieval = "for --model: folder with queries, corpus and qrels, in BEIR's form or as tables"

@@ -360,6 +360,18 @@ def test_bad_scored_pairs_are_one_line(rows, message, tmp_path):
         read_scored_pairs(path)
 
 
+@pytest.mark.parametrize(
+    ("header", "before"),
+    [("sentence1\tsentence2\tlabel", ""), ("label\tsentence1\tsentence2\tscore", "7\t")],
+)
+def test_a_column_of_labels_is_read_where_there_is_none_of_scores(header, before, tmp_path):
+    """As STS-B's on the hub."""
+    path = tmp_path / "pairs.tsv"
+    rows = [f"{before}a\tb\t1", f"{before}a\tc\t2.5", f"{before}a\td\t0"]
+    path.write_text("\n".join([header, *rows, ""]))
+    assert read_scored_pairs(path).scores == [1, 2.5, 0]
+
+
 def test_glues_folder_is_read(tmp_path):
     write_pairs(tmp_path / "dev.tsv")
     found = read_scored_pairs(tmp_path)

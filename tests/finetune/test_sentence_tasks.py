@@ -27,6 +27,7 @@ from bert_jax.workdir.layout import Workdir
 PAIRS = "anchor\tpositive\tnegative\nwho\tdal\tbel\nwhy\tgan\tfim\nwho\tdor\tbel\n"
 SCORES = "sentence1\tsentence2\tscore\ndal\tbel\t0.5\ndal\tfim\t1\nbel\tfim\t0\n"
 LABELS = "sentence1\tsentence2\tlabel\ndal\tbel\tyes\ndal\tfim\tno\nbel\tfim\tno\n"
+NUMBERS = SCORES.replace("score", "label")
 LABELLED = "anchor\tpositive\t{}\nwho\tdal\t{}\nwhy\tgan\t{}\n"
 FILES = {"sentence_pairs": PAIRS, "scored_pairs": SCORES, "labeled_pairs": LABELS}
 
@@ -56,6 +57,26 @@ def test_a_table_of_any_form_has_columns_by_name(tmp_path: Path, end: str) -> No
         path.write_text("\n".join(lines) + "\n")
     found, _ = read(path)
     assert [one.texts for one in found.examples] == [("who", "x", "y", "z"), ("why", "a", "b", "c")]
+
+
+@pytest.mark.parametrize("end", [".tsv", ".jsonl"])
+def test_numbers_named_label_are_scores_where_these_are_asked_for(tmp_path: Path, end: str) -> None:
+    """As the STS-B of the hub names them."""
+    path = tmp_path / f"table{end}"
+    rows = [("dal", "bel", 5.0), ("dal", "fim", 3.8), ("bel", "fim", 0)]
+    names = ("sentence1", "sentence2", "label")
+    if end == ".jsonl":
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    else:
+        lines = ["\t".join(map(str, row)) for row in (names, *rows)]
+    path.write_text("\n".join([*lines, ""]))
+    scores, held_out = read(path, "scored_pairs", highest_score=5.0)
+    assert [one.label for one in scores.examples] == pytest.approx([1, 0.76, 0])
+    assert held_out.examples == scores.examples
+    assert len(KINDS["scored_pairs"].read_new(TaskConfig(), str(path), "test").examples) == 3
+    classes, _ = read(path, "labeled_pairs")
+    told = "labels such as '3.8' are 3 classes; if they are scores, set --config.task.name=scored"
+    assert told in " ".join(classes.remarks)
 
 
 @pytest.mark.parametrize("values", [("1", "1.0"), ("yes", "yes"), ("", "")])
@@ -116,6 +137,8 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
             "no column 'anchor'; valid: neg, pos, query",
         ),
         ("sentence_pairs", LABELLED.format("label", 1, 0), "row 3: label '0', but each row is le"),
+        ("sentence_pairs", LABELLED.format("label", 1, 0), "or scored_pairs if the labels are sc"),
+        ("sentence_pairs", LABELLED.format("label", "\u0660", 0), "row 3: label '0', but each row"),
         ("sentence_pairs", LABELLED.format("Score", "0.9", "0.5"), "row 3: Score '0.5', but each"),
         ("sentence_pairs", LABELLED.format("label", "0.0", "0.0"), "row 2: label '0.0', but"),
         ("sentence_pairs", LABELLED.format("score", 0, 0), "--config.task.name=scored_pairs"),
@@ -126,7 +149,21 @@ def test_pairs_of_one_positive_are_held_out_together(tmp_path: Path) -> None:
             "sentence_pairs; set --config.task.name=scored_pairs",
         ),
         ("scored_pairs", PAIRS, "its columns anchor, positive are those of sentence_pairs"),
-        ("scored_pairs", LABELS, "set --config.task.name=labeled_pairs"),
+        ("scored_pairs", LABELS, "not of scored_pairs; set --config.task.name=labeled_pairs"),
+        (
+            "scored_pairs",
+            NUMBERS.replace("0.5", "n/a"),
+            "row 2: score 'n/a' is not a number from 0 to 1; change it, or "
+            "config.task.highest_score (1 now); of a class, set --config.task.name=labeled_pairs",
+        ),
+        ("scored_pairs", SCORES.replace("\t1\n", "\t\u0661\n"), "row 3: score '\u0661' is not a"),
+        ("labeled_pairs", SCORES, "not of labeled_pairs; set --config.task.name=scored_pairs"),
+        (
+            "sentence_pairs",
+            NUMBERS,
+            "set --config.task.name=labeled_pairs, or scored_pairs if the labels are scores",
+        ),
+        ("sentence_pairs", LABELS, "not of sentence_pairs; set --config.task.name=labeled_pairs"),
         (
             "scored_pairs",
             SCORES.replace("\t1\n", "\t4.2\n"),

@@ -15,7 +15,7 @@ from bert_jax.finetune.tasks.baselines import bag_of_words, majority
 from bert_jax.finetune.tasks.class_names import ClassNames, cleaned
 from bert_jax.finetune.tasks.kind import Arrays, Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
-from bert_jax.finetune.tasks.rows import wrong_row
+from bert_jax.finetune.tasks.rows import number_of, wrong_row
 from bert_jax.finetune.tasks.sentence_task import SentenceTask
 from bert_jax.finetune.tasks.text_task import PredictedClass
 from bert_jax.objectives.labeled_pairs import LABELED_PAIRS as OBJECTIVE
@@ -32,6 +32,7 @@ class LabeledPairs(SentenceTask):
         self,
         task: TaskConfig,
         path: epath.PathLike,
+        column: str,
         said: Sequence[tuple[int, str]],
         train: Examples | None,
     ) -> tuple[tuple[str, ...], list[int], tuple[str, ...]]:
@@ -45,7 +46,7 @@ class LabeledPairs(SentenceTask):
                 known = ", ".join(classes.names)[:200]
                 wrong_row(path, row, f"label {text[:60]!r} is not one of {known}")
             found.append(label)
-        return classes.names, found, classes.remarks
+        return classes.names, found, (*classes.remarks, *_may_be_scores(classes.names))
 
     def loss(self, task: TaskConfig) -> Any:
         return "softmax"
@@ -82,6 +83,17 @@ class LabeledPairs(SentenceTask):
         names = [examples.labels[one] for one in predictions]
         shares = [one.probability for one in predictions]
         return {"out": leaderboard.table_of(ids, names, shares)}
+
+
+def _may_be_scores(labels: Sequence[str]) -> list[str]:
+    """Returns a remark on labels that are numbers with fractions."""
+    found = [label for label in labels if (number_of(label) or 0) % 1]
+    if not found:
+        return []
+    return [
+        f"labels such as {found[0]!r} are {len(labels):,} classes; if they are scores, set "
+        "--config.task.name=scored_pairs"
+    ]
 
 
 LABELED_PAIRS: Final = LabeledPairs()

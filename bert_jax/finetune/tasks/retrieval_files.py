@@ -16,7 +16,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.glue import read_split
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
-from bert_jax.finetune.tasks.table import JSONL, files_in, read_rows
+from bert_jax.finetune.tasks.table import JSONL, files_in, read_rows, read_titles
 from bert_jax.metrics.retrieval import Relevance
 from bert_jax.storage.remote import open_path
 
@@ -28,7 +28,7 @@ _FILES: Final = {
 }
 _TABLES: Final = (".tsv", ".csv", ".jsonl")
 _SPLIT: Final = "test"
-PAIR_COLUMNS: Final = ("sentence1", "sentence2", "score")
+_TEXTS_OF_PAIR: Final = ("sentence1", "sentence2")
 _LEAST_PAIRS: Final = 3
 _ANY_NUMBER: Final = (-math.inf, math.inf)
 
@@ -75,7 +75,8 @@ class _Texts:
 
 
 def read_scored_pairs(path: epath.PathLike) -> ScoredPairs:
-    """Reads a table with the columns `PAIR_COLUMNS`, or STS-B's dev split from GLUE's folder.
+    """Reads a table with the columns sentence1, sentence2 and score, or else label, or STS-B's dev
+    split from GLUE's folder.
 
     Raises:
         UserError: as `read_rows`, or a text is empty, a score is not a number, or fewer than three
@@ -86,12 +87,15 @@ def read_scored_pairs(path: epath.PathLike) -> ScoredPairs:
         where, dropped = found.path, dict(found.dropped)
         rows = [(one.row, *one.texts, one.label) for one in found.examples]
     else:
-        listed, dropped = read_rows(path, PAIR_COLUMNS)
+        titles = read_titles(path)
+        score = "label" if "label" in titles and "score" not in titles else "score"
+        names = (*_TEXTS_OF_PAIR, score)
+        listed, dropped = read_rows(path, names)
         where = str(path)
-        rows = [(row, *(values[name] for name in PAIR_COLUMNS)) for row, values in listed]
+        rows = [(row, *(values[name] for name in names)) for row, values in listed]
     pairs, scores = list[tuple[str, str]](), list[float]()
     for row, first, second, score in rows:
-        for name, text in zip(PAIR_COLUMNS, (first, second), strict=False):
+        for name, text in zip(_TEXTS_OF_PAIR, (first, second), strict=True):
             if is_blank(text):
                 wrong_row(where, row, f"{name} is empty; give it a text or leave the row out")
         pairs.append((first, second))

@@ -5,6 +5,7 @@ error, because a label may belong to it.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -157,13 +158,22 @@ def check_width(path: epath.PathLike, row: int, fields: Fields, width: int) -> N
         wrong_row(path, row, f"too {few} columns: {len(fields)} instead of {width}")
 
 
+def number_of(text: str) -> float | None:
+    """Returns the number that a text is in digits of ASCII; None if it is none or not finite."""
+    plain = text.strip()
+    if "_" in plain or not plain.isascii():  # Python takes 1_000 for 1000, and Arabic digits
+        return None
+    try:
+        number = float(plain)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def score_of(path: epath.PathLike, row: int, text: str, low: float, high: float) -> float:
     """Returns a number from `low` to `high`; UserError for anything else."""
-    try:
-        score = float("nan" if "_" in text else text)  # Python takes 1_000 for 1000
-    except ValueError:
-        score = float("nan")
-    if not low <= score <= high or abs(score) == float("inf"):
+    score = number_of(text)
+    if score is None or not low <= score <= high:
         limits = "" if high == float("inf") else f" from {low:g} to {high:g}"
         wrong_row(path, row, f"score {text[:60]!r} is not a number{limits}")
     return score

@@ -1,5 +1,5 @@
-"""Pairs of texts with a score of how alike they are, such as STS-B: `sentence1`, `sentence2`,
-`score`.
+"""Pairs of texts with a score of how alike they are, such as STS-B: `sentence1`, `sentence2`, and
+`score`, or numbers in `label`.
 
 A prediction is the cosine of the vectors.
 """
@@ -13,12 +13,12 @@ from etils import epath
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError
-from bert_jax.finetune.tasks import leaderboard, sentence_metrics
+from bert_jax.finetune.tasks import leaderboard, sentence_metrics, table
 from bert_jax.finetune.tasks.baselines import word_vectors
 from bert_jax.finetune.tasks.kind import Arrays, Logits, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Examples
 from bert_jax.finetune.tasks.rows import score_of
-from bert_jax.finetune.tasks.sentence_task import SentenceTask
+from bert_jax.finetune.tasks.sentence_task import SentenceTask, has_numbers
 from bert_jax.objectives.scored_pairs import SCORED_PAIRS as OBJECTIVE
 
 
@@ -29,10 +29,21 @@ class ScoredPairs(SentenceTask):
     objectives = (OBJECTIVE.name,)
     own_settings = (*SentenceTask.own_settings, "loss", "scale", "highest_score")
 
+    def columns(
+        self, path: epath.PathLike, *, labelled: bool
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Also of a file whose column `label` has numbers, as STS-B on the hub."""
+        titles = table.read_titles(path) if labelled else ()
+        if "score" in titles or "label" not in titles or not has_numbers(path, "label"):
+            return super().columns(path, labelled=labelled)
+        texts, _ = super().columns(path, labelled=False)
+        return texts, ("label",)
+
     def targets(
         self,
         task: TaskConfig,
         path: epath.PathLike,
+        column: str,
         said: Sequence[tuple[int, str]],
         train: Examples | None,
     ) -> tuple[tuple[str, ...], list[float], tuple[str, ...]]:
@@ -41,6 +52,8 @@ class ScoredPairs(SentenceTask):
             scores = [score_of(path, row, text, 0.0, high) / high for row, text in said]
         except UserError as error:
             remedy = f"change it, or config.task.highest_score ({high:g} now)"
+            if column == "label":
+                remedy += "; of a class, set --config.task.name=labeled_pairs"
             raise UserError(f"{error}; {remedy}") from None
         if task.loss == "cosent" and train is None and len(set(scores)) == 1:
             raise UserError(

@@ -4,7 +4,6 @@ The columns are `anchor`, `positive` and, as many as there are, `negative` or `n
 on: texts that do not belong to the anchor. A prediction is the cosine of anchor and positive.
 """
 
-import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -19,9 +18,9 @@ from bert_jax.finetune.tasks.baselines import word_vectors
 from bert_jax.finetune.tasks.class_names import cleaned
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
-from bert_jax.finetune.tasks.rows import misspelled, wrong_row
+from bert_jax.finetune.tasks.rows import misspelled, number_of, wrong_row
 from bert_jax.finetune.tasks.sentence_metrics import Ranked
-from bert_jax.finetune.tasks.sentence_task import SentenceTask, text_key
+from bert_jax.finetune.tasks.sentence_task import OR_SCORED, SentenceTask, text_key
 from bert_jax.finetune.tasks.splits import same_text
 from bert_jax.objectives.in_batch_negatives import IN_BATCH_NEGATIVES, is_candidate
 
@@ -159,23 +158,22 @@ def _check_target(path: epath.PathLike, name: str) -> None:
     belong together."""
     listed, _ = table.read_rows(path, ["anchor"], [name])
     found = [(row, values[name], _plain(values[name])) for row, values in listed]
+    kind = _TARGETS[name.casefold()]
     for row, text, value in found:
         if value in (0.0, "false") or value != found[0][2]:
+            either = kind == "labeled_pairs" and isinstance(value, float)
             wrong_row(
                 path, row, f"{name} {text[:60]!r}, but each row is learned as a pair that belongs "
                 "together; leave out the rows that do not, and the column, or name the columns "
                 f"sentence1, sentence2, {name.casefold()} for "
-                f"--config.task.name={_TARGETS[name.casefold()]}"
+                f"--config.task.name={kind}{OR_SCORED if either else ''}"
             )  # fmt: skip
 
 
 def _plain(text: str) -> float | str:
     """Returns a number, or else the text in lower case."""
-    try:
-        number = float(text)
-    except ValueError:
-        return cleaned(text).casefold()
-    return number if math.isfinite(number) else cleaned(text).casefold()
+    number = number_of(text)
+    return cleaned(text).casefold() if number is None else number
 
 
 def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:

@@ -19,7 +19,7 @@ from bert_jax.finetune.tasks.class_names import is_blank
 from bert_jax.finetune.tasks.encoding import Targets, encode
 from bert_jax.finetune.tasks.kind import Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Example, Examples
-from bert_jax.finetune.tasks.rows import wrong_row
+from bert_jax.finetune.tasks.rows import number_of, wrong_row
 from bert_jax.finetune.tasks.splits import (
     TABLES,
     Files,
@@ -37,6 +37,7 @@ _COLUMNS: Final = {
     "scored_pairs": (("sentence1", "sentence2"), ("score",)),
     "labeled_pairs": (("sentence1", "sentence2"), ("label",)),
 }
+OR_SCORED: Final = ", or scored_pairs if the labels are scores"  # of labels that are numbers
 _NAMES: Final = {"train": ("train",), "dev": ("dev", "val", "validation"), "test": ("test",)}
 _FILES: Final[Files] = {
     split: tuple((f"{name}{end}",) for end in TABLES for name in names)
@@ -82,7 +83,7 @@ class SentenceTask(TaskKind):
         """Reads a file; labelled: with its scores or labels. train: whose labels are known."""
         texts, target = self.columns(path, labelled=labelled)
         listed, dropped = table.read_rows(path, [*texts, *target])
-        if "label" in target:
+        if "label" in target and "label" in _COLUMNS[self.name][1]:  # a class, not a score
             known = train.labels if train else ()
             listed, dropped = table.with_gold_label(listed, dropped, "label", known)
         if labelled and not listed:
@@ -92,7 +93,7 @@ class SentenceTask(TaskKind):
                 if is_blank(values[name]):
                     wrong_row(path, row, f"{name!r} is empty; write a text, or leave out the row")
         said = [(row, values[name]) for row, values in listed for name in target]
-        names, read, remarks = self.targets(task, path, said, train)
+        names, read, remarks = self.targets(task, path, "".join(target), said, train)
         labels = read if target else [None] * len(listed)
         examples = tuple(
             Example(str(number), tuple(values[name] for name in texts), label, row)
@@ -127,9 +128,10 @@ class SentenceTask(TaskKind):
         for kind, parts in _COLUMNS.items():
             theirs = [name for part in parts for name in part]
             if not needed <= titles and {*theirs} <= titles:
+                either = kind == "labeled_pairs" and has_numbers(path, "label")
                 raise UserError(
                     f"{path}: its columns {', '.join(theirs)} are those of {kind}, not of "
-                    f"{self.name}; set --config.task.name={kind}"
+                    f"{self.name}; set --config.task.name={kind}{OR_SCORED if either else ''}"
                 )
         return texts, target if labelled else ()
 
@@ -137,11 +139,16 @@ class SentenceTask(TaskKind):
         self,
         task: TaskConfig,
         path: epath.PathLike,
+        column: str,
         said: Sequence[tuple[int, str]],
         train: Examples | None,
     ) -> tuple[tuple[str, ...], list[Any], tuple[str, ...]]:
-        """Returns the names of the outputs, the score or the label of each row, and remarks; said:
-        the number of each row with the text of its score or label."""
+        """Returns the names of the outputs, the score or the label of each row, and remarks.
+
+        Args:
+            column: that of the scores or labels, "" if there is none.
+            said: the number of each row with the text of its score or label.
+        """
         return (), [], ()
 
     def group(self, example: Example) -> Hashable:
@@ -193,6 +200,12 @@ class SentenceTask(TaskKind):
         )
         head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
         return dataclasses.replace(model, head=head)
+
+
+def has_numbers(path: epath.PathLike, column: str) -> bool:
+    """Returns whether a column has numbers, as scores are."""
+    listed, _ = table.read_rows(path, [column])
+    return any(number_of(values[column]) is not None for _, values in listed)
 
 
 def text_key(text: str) -> str:
