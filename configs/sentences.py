@@ -17,8 +17,8 @@ Differences from training_nli_v2.py: 64 pairs in a batch (there: 128), of at mos
 (there: 75); equal texts of a batch are no negatives of each other (there: the sampler of batches
 keeps them apart); a batch has an example of each stratum of lengths, and whole examples are packed
 into rows, which changes no loss; vectors are normalized (there: not, which is the same for
-cosines). Activations between layers are bfloat16 (there: float16 or float32,
-`--config.compute.dtype=float32`).
+cosines; with labels, SBERT's form is `--config.task.normalize=False`). Activations between layers
+are bfloat16 (there: float16 or float32, `--config.compute.dtype=float32`).
 """
 
 from ml_collections import ConfigDict
