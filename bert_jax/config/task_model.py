@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from bert_jax.config.ranges import BelowOne
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.task_settings import Directions, Join, Pooling
+from bert_jax.config.task_settings import Directions, Join, Pooling, TaskConfig
 from bert_jax.data_pipeline.settings import Within
 
 Labels = Annotated[int, Within(1, 2**16)]
@@ -87,6 +87,12 @@ class TaskModelConfig(ModelConfig):
         if self.layout != "modernbert" or self.head.layers:
             return 1.0
         return self.hidden_size**-0.5 / self.initializer_range
+
+
+def passage_prompt(task: TaskConfig, loss: VectorLoss) -> str:
+    """Returns what is put before each text of an example after the first: of in-batch negatives,
+    whose first text is a query, nothing unless it is given; of other pairs, that of the first."""
+    return task.passage_prompt or ("" if loss == "negatives" else task.query_prompt)
 
 
 def probe_of(model: ModelConfig) -> HeadConfig | None:

@@ -76,8 +76,8 @@ class TaskConfig:
     layers: str = ""
     join: Join = "concat"  # of these layers
     pooling: Pooling = "mean"  # over the tokens of an example, or of a sentence's vector
-    # Sentence vectors: text before the anchor and the sentences of scored and labeled pairs, and
-    # before the positive and the negatives.
+    # Sentence vectors: text before the anchor or sentence1, and before the positive and the
+    # negatives or sentence2, of which the latter has that of sentence1 unless another is given.
     query_prompt: str = ""
     passage_prompt: str = ""
     normalize: bool = True  # whether a vector is divided by its length

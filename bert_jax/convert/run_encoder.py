@@ -4,7 +4,7 @@ from typing import Final
 
 from bert_jax.config.schema import Config
 from bert_jax.config.sentence_parts import Normalize, Part, Pooling
-from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_model import TaskModelConfig, passage_prompt
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 
 # Names of the prompts of a run. Since release 5 `encode_document` looks for "document", which a
@@ -22,9 +22,8 @@ def encoder_of_run(config: Config) -> SentenceEncoder | None:
     task = config.task
     parts: list[Part] = [Pooling((head.pooling,), True, config.model.hidden_size)]
     parts += [Normalize()] if head.vectors.normalize else []
-    # Only anchors and positives differ; of other pairs both texts have the same prompt.
-    has_two = head.vectors.loss == "negatives"
-    passage = task.passage_prompt if has_two else task.query_prompt
+    passage = passage_prompt(task, head.vectors.loss)
+    has_two = head.vectors.loss == "negatives" or passage != task.query_prompt
     prompts = {QUERY: task.query_prompt, **dict.fromkeys(PASSAGES, passage)}
     given = {name: prompt for name, prompt in prompts.items() if prompt}
     return SentenceEncoder(

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from bert_jax.config.schema import Config
 from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling
-from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_model import TaskModelConfig, VectorLoss
 from bert_jax.config.task_settings import Pooling as Pool
 from bert_jax.convert.run_encoder import PASSAGES, QUERY, encoder_of_run
 from bert_jax.convert.sentence_encoder import SentenceEncoder
@@ -54,26 +54,24 @@ def _parts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
 
 def _prompts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
     """Yields the prompts of queries and passages, then the names of others."""
-    ours, keys = encoder_of_run(config), _prompt_keys(config)
+    ours, loss = encoder_of_run(config), _loss_of_vectors(config)
     own, query = ours.prompts if ours else {}, ""
+    has_keys = loss not in (None, "reconstruction")
+    follows = loss != "negatives" and not config.task.passage_prompt  # that of passages, the other
     for side, names in (("query", (QUERY,)), ("passage", PASSAGES)):
         text = next((theirs.prompts[x] for x in names if x in theirs.prompts), theirs.prompt)
         key = f"{side}_prompt"
-        if text and text != own.get(names[0], "") and (key in keys or text != query):
-            yield _titled(f"{side} prompt", f"task.{key}" if key in keys else "", shown(text))
+        if text and text != own.get(names[0], "") and not (follows and text == query):
+            yield _titled(f"{side} prompt", f"task.{key}" if has_keys else "", shown(text))
         query = query or text
     known = {QUERY, *PASSAGES, theirs.default_prompt}
     if others := [x for x, text in theirs.prompts.items() if text and x not in known]:
         yield f"prompts of other names ({shown(others)[1:-1]})"
 
 
-def _prompt_keys(config: Config) -> tuple[str, ...]:
-    """Returns the keys of `config.task` that set prompts of the run."""
+def _loss_of_vectors(config: Config) -> VectorLoss | None:
     head = config.model.head if isinstance(config.model, TaskModelConfig) else None
-    loss = head.vectors.loss if head and head.vectors else "reconstruction"
-    return {"reconstruction": (), "negatives": ("query_prompt", "passage_prompt")}.get(
-        loss, ("query_prompt",)
-    )
+    return head.vectors.loss if head and head.vectors else None
 
 
 def _limits(theirs: SentenceEncoder, config: Config) -> Iterator[str]:

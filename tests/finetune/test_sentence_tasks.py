@@ -12,6 +12,7 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_model
 from bert_jax.errors import UserError
 from bert_jax.finetune.check_task import check_task
@@ -219,6 +220,35 @@ def test_a_setting_without_effect_is_refused(
 def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.task\.pooling='first'"):
         task_config(tmp_path, task__name="sentence_pairs", task__pooling="first")
+
+
+@pytest.mark.parametrize("name", ["scored_pairs", "labeled_pairs", "sentence_pairs"])
+@pytest.mark.parametrize("passage", ["bel ", ""])
+def test_each_column_has_its_prompt_in_training_in_evaluation_and_in_the_folder(
+    tmp_path: Path, name: str, passage: str
+) -> None:
+    """Without a second one, both sentences have the first; a positive has none."""
+    prompts = {"task__query_prompt": "dal ", "task__passage_prompt": passage}
+    config = pairs_config(write_pairs(tmp_path), name, **prompts)
+    check_task(config)
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    second = passage or ("" if name == "sentence_pairs" else "dal ")
+    for split in (data.train, data.held_out):
+        found, examples = split.prepared.encoded, split.examples.examples
+        texts = [text for one in examples for text in one.texts]
+        prompted = [
+            f"{second if place % found.sequences else 'dal '}{text}"
+            for place, text in enumerate(texts)
+        ]
+        rows = np.split(found.ids, found.starts[1:-1])
+        for ids, wanted in zip(rows, data.tokenizer.encode_texts(prompted), strict=True):
+            assert ids[1:-1].tolist() == [*wanted][: len(ids) - 2]
+    sentence = encoder_of_run(data.configured(config))
+    assert sentence is not None
+    wanted = {"query": "dal ", **dict.fromkeys(("passage", "document"), second)}
+    assert sentence.prompts == {side: text for side, text in wanted.items() if text}
+    same = second == "dal "
+    assert sentence.default_prompt == ("query" if same else None)
 
 
 def open_batches(config: Config) -> None:

@@ -184,6 +184,16 @@ def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_pat
             {"query_prompt": "q: "},
             ['vectors = model.encode(["A sentence.", "Another one."])  # of "q: A sentence.", …'],
         ),
+        (
+            "softmax",
+            {"query_prompt": "q: ", "passage_prompt": "p: "},
+            [
+                'queries = model.encode(["A sentence."], prompt_name="query")'
+                '  # of "q: A sentence."',
+                'passages = model.encode(["A sentence."], prompt_name="passage")'
+                '  # of "p: A sentence."',
+            ],
+        ),
     ],
 )
 def test_the_card_shows_the_prompts_of_training(

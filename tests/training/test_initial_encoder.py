@@ -97,14 +97,14 @@ def test_only_keys_that_the_run_has_are_named(task: Path) -> None:
     theirs = SentenceEncoder((POOL, Normalize()), ({}, {}), prompts=prompts)
     query = "query prompt (config.task.query_prompt='q: ')"
     others = "passage prompt, prompts of other names ('clustering')"
-    assert line_of(task, "scored_pairs", theirs).endswith(f": {query}, {others}")
     assert line_of(task, "rte", theirs).endswith(
         f": mean pooling, normalization, query prompt, {others}"
     )
-    assert line_of(task, "sentence_pairs", theirs).endswith(
-        f": {query}, passage prompt (config.task.passage_prompt='d: '), "
-        "prompts of other names ('clustering')"
-    )
+    for kind in ("sentence_pairs", "scored_pairs"):
+        assert line_of(task, kind, theirs).endswith(
+            f": {query}, passage prompt (config.task.passage_prompt='d: '), "
+            "prompts of other names ('clustering')"
+        )
 
 
 def test_a_default_prompt_is_that_of_both_sides(task: Path) -> None:
@@ -114,6 +114,8 @@ def test_a_default_prompt_is_that_of_both_sides(task: Path) -> None:
     both = [f"{side} prompt (config.task.{side}_prompt='x: ')" for side in ("query", "passage")]
     assert line_of(task, "sentence_pairs", theirs).endswith(f"encoder: {', '.join(both)}")
     assert line_of(task, "labeled_pairs", theirs).endswith(f"encoder: {both[0]}")
+    given = {"task__query_prompt": "x: ", "task__passage_prompt": "p: "}
+    assert line_of(task, "labeled_pairs", theirs, **given).endswith(f"encoder: {both[1]}")
 
 
 def test_what_no_key_sets_is_named_too(task: Path) -> None:

@@ -39,7 +39,7 @@ class SentencePairs(SentenceTask):
     name = "sentence_pairs"
     objectives = (IN_BATCH_NEGATIVES.name,)
     remedy = "give more pairs, or others by config.task.held_out"
-    own_settings = (*SentenceTask.own_settings, "passage_prompt", "directions", "scale")
+    own_settings = (*SentenceTask.own_settings, "directions", "scale")
 
     def columns(
         self, path: epath.PathLike, *, labelled: bool
@@ -80,9 +80,6 @@ class SentencePairs(SentenceTask):
         if len(texts) != 1 or len(*texts) > 1:  # negatives are ranked, too
             return ""
         return f"all held-out pairs have one positive, so that nothing is ranked; {self.remedy}"
-
-    def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
-        return (task.query_prompt, *[task.passage_prompt] * (texts - 1))
 
     def loss(self, task: TaskConfig) -> Any:
         return "negatives"

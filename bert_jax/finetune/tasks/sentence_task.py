@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
-from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss
+from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss, passage_prompt
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import table
@@ -50,7 +50,9 @@ class SentenceTask(TaskKind):
 
     per_token = False
     pools = True
-    own_settings: tuple[str, ...] = ("query_prompt", "normalize", "dimensions")
+    own_settings: tuple[str, ...] = (
+        "query_prompt", "passage_prompt", "normalize", "dimensions",
+    )  # fmt: skip
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         names = ", ".join(part for parts in _COLUMNS[self.name] for part in parts)
@@ -162,7 +164,7 @@ class SentenceTask(TaskKind):
 
     def prompts(self, task: TaskConfig, texts: int) -> tuple[str, ...]:
         """Returns what is put before each of the texts of an example."""
-        return (task.query_prompt,) * texts
+        return (task.query_prompt, *[passage_prompt(task, self.loss(task))] * (texts - 1))
 
     def arrays(self, examples: Examples) -> dict[str, np.ndarray]:
         """Returns what the loss reads of the examples beside their weights."""
