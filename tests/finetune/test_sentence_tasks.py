@@ -257,12 +257,17 @@ def open_batches(config: Config) -> None:
     data.phase(config, config.phases[0], make_mesh(config.mesh, jax.devices()[:1]))
 
 
+ALL_BELONG = "row {{}}: in its batch of {} pairs every candidate belongs to its anchor or equals it"
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         (["dal\tbel", "fim\tgan", "bal\tgal"], "row {}: the last batch of an epoch of 3 pairs has"),
-        (["dal\tbel", "fim\tbel"], "row {}: its batch of 2 pairs repeats one text"),
-        (["dal\tbel", "dal\tfim"], "row {}: its batch of 2 pairs repeats one text"),
+        (["dal\tbel", "fim\tbel"], ALL_BELONG.format(2)),
+        (["dal\tbel", "dal\tfim"], ALL_BELONG.format(2)),
+        (["dal\tbel", "bel\tdal"], ALL_BELONG.format(2)),
+        (["dal\tfim", "dal\tgan", "bel\tfim", "bel\tgan"], ALL_BELONG.format(4)),
         (["dal\tbel"], "row 2: it is the only pair for training, so that no pair has a negative"),
     ],
 )
@@ -272,7 +277,8 @@ def test_a_batch_without_a_negative_is_refused(
     folder = write_pairs(tmp_path)
     for name, lines in (("train", rows), ("dev", ["dal\tbel", "fim\tgan"])):
         (folder / f"{name}.tsv").write_text("\n".join(["anchor\tpositive", *lines]) + "\n")
-    size = {"phases[0].batch_size": 2, "task.data": str(folder), "task.name": "sentence_pairs"}
+    size = {"phases[0].batch_size": 4 if len(rows) == 4 else 2, "task.data": str(folder)}
+    size |= {"task.name": "sentence_pairs"}
     config = task_config(folder).replace(size)
     with pytest.raises(UserError) as raised:
         open_batches(config)

@@ -182,7 +182,8 @@ def _refuse(examples: Examples, chosen: np.ndarray, total: int) -> None:
         problem = rest if total > 1 else "it is the only pair for training"
         remedy = "set another config.phases[0].batch_size" if total > 1 else "give more pairs"
     else:
-        problem = f"its batch of {size:,} pairs repeats one text"
+        pairs = f"in its batch of {size:,} pairs"
+        problem = f"{pairs} every candidate belongs to its anchor or equals it"
         remedy = "give pairs of other texts, or a larger config.phases[0].batch_size"
     wrong_row(
         examples.path, first.row, f"{problem}, so that no pair has a negative; {remedy}, or give "
