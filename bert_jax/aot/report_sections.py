@@ -63,8 +63,9 @@ def _title(phase: PhaseReport, report: Report) -> tuple[str, list[str]]:
     rows = rows_per_device(report.config, phase.index, report.mesh)
     parts = f" in {shape.micro_batches} micro-batches" if shape.micro_batches > 1 else ""
     line = (
-        f"{which and f'{which}: '}{shape.steps:,} steps of {shape.batch_size:,} rows of "
-        f"{shape.row_tokens} tokens{parts}, {rows:g} per {device} at a time; "
+        f"{which and f'{which}: '}{count(shape.steps, 'step')} of "
+        f"{count(shape.batch_size, 'row')} of {shape.row_tokens} tokens{parts}, "
+        f"{rows:g} per {device} at a time; "
         f"compiled in {phase.compile_seconds:.0f} s"
     )
     return which or "The step", [line]

@@ -37,7 +37,7 @@ from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.settings import wrong
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.metrics import spread
 from bert_jax.metrics.run_records import baseline_word, is_finite, objectives_in
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
@@ -244,7 +244,7 @@ def _shown(measure: Measure, scalars: Mapping[str, Any]) -> str:
     about = measure.about
     return (
         f"{about['pairing']}/{about['masking']}@{about['mask_rate']:g}:{about['seq_length']}, "
-        f"{about['rows']:,} rows of {scalars['documents']:,.0f} documents"
+        f"{count(about['rows'], 'row')} of {count(round(scalars['documents']), 'document')}"
     )
 
 

@@ -134,9 +134,8 @@ def evaluate_retrieval(
             difference = None if name == model else _mean(values[model] - own, -1)
             rows.append(Row(measured, name, len(own), _mean(own, 0), difference))
     relevant = sum(len(grades) for grades in data.relevance)
-    what = (
-        f"{len(data.queries):,} queries, {len(data.documents):,} documents, {relevant:,} relevant"
-    )
+    queries = f"{len(data.queries):,} {'query' if len(data.queries) == 1 else 'queries'}"
+    what = f"{queries}, {count(len(data.documents), 'document')}, {relevant:,} relevant"
     return Evaluation(data.path, what, _STUDENT, rows, notes)
 
 

@@ -14,7 +14,7 @@ from bert_jax.commands.command import Command, define_number, need
 from bert_jax.commands.kinds import rendering
 from bert_jax.commands.launch_job import absolute, checks_of, limits_of, make_job, parse_command
 from bert_jax.commands.paths import check_outputs, define_input, define_output, inputs_of
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError, UserError, count
 
 if typing.TYPE_CHECKING:
     from bert_jax.launch.job import Backend, Job, JobId
@@ -201,7 +201,7 @@ def _show(backend: "Backend", job: "Job", out: str | None) -> int:
         return 0
     folder = Path(out)
     rendering.write(folder)
-    print(f"{folder / 'run.sh'} and {len(rendering.files)} files; nothing was run")
+    print(f"{folder / 'run.sh'} and {count(len(rendering.files), 'file')}; nothing was run")
     return 0
 
 

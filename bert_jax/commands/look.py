@@ -8,7 +8,7 @@ from absl import flags
 from bert_jax.commands.command import Command, define_cpu_devices, need
 from bert_jax.commands.kinds import page
 from bert_jax.commands.paths import define_input, define_output, model_paths
-from bert_jax.errors import UsageError
+from bert_jax.errors import UsageError, count
 
 _MODEL = "folder of a model, hf:OWNER/NAME, or the workdir of a run, also as WORKDIR@STEP"
 
@@ -48,7 +48,8 @@ def _run_attention(values: flags.FlagValues, words: Sequence[str]) -> None:
         special=found.special, weights=found.weights, facts={"model": values.model},
     )  # fmt: skip
     layers, heads, tokens, _ = found.weights.shape
-    console.print(f"{values.out}: {layers} layers of {heads} heads, {tokens} tokens")
+    shown = f"{count(layers, 'layer')} of {count(heads, 'head')}, {count(tokens, 'token')}"
+    console.print(f"{values.out}: {shown}")
 
 
 def _define_neighbours(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.run_encoder import PASSAGES, QUERY
 from bert_jax.convert.sentence_encoder import SentenceEncoder
+from bert_jax.errors import count
 from bert_jax.objectives.known_objectives import BERT_FOR_PRETRAINING, find
 from bert_jax.objectives.objective import Objective
 from bert_jax.publish import task_card
@@ -77,15 +78,16 @@ def render(
     """
     learned, layout = find(card.objectives), find_layout(config)
     name = layout.class_name([objective.head for objective in learned], model_type)
-    heads = f"{config.num_attention_heads} heads"
-    trained = "" if card.step is None else f", trained for {card.step:,} steps"
+    layers = count(config.num_hidden_layers, "layer")
+    heads = count(config.num_attention_heads, "head")
+    trained = "" if card.step is None else f", trained for {count(card.step, 'step')}"
     trained += f" on the task `{card.task.name}`" if card.task else ""
     made_by = card.sentence.titles if card.sentence else _heads(learned)
     sections = [
         _front_matter(card, model_type or layout.model_type, learned),
-        f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
+        f"# BERT, {layers}, {config.hidden_size} wide\n\n"
         f"A BERT encoder with {made_by}{trained}, {_written(card)}.\n\n"
-        f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
+        f"- {parameters:,} parameters: {layers}, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"

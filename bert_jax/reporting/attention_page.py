@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from etils import epath
 
+from bert_jax.errors import count
 from bert_jax.reporting import html
 
 _LEVELS: Final = (255, 127, 63, 31, 15)  # the most whose weights are small enough
@@ -87,9 +88,9 @@ def write_attention(
     page.facts(
         {
             **facts,
-            "weights": f"{L} layers of {A} heads, {S} tokens, counted from 0, as attentions[layer]"
-            f"[0, head] of transformers; in steps of 1/{packed.levels}, at most "
-            f"{packed.error:.2%} from the model's own",
+            "weights": f"{count(L, 'layer')} of {count(A, 'head')}, {count(S, 'token')}, counted "
+            "from 0, as attentions[layer][0, head] of transformers; "
+            f"in steps of 1/{packed.levels}, at most {packed.error:.2%} from the model's own",
         }
     )
     page.interactive(

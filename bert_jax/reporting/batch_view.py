@@ -11,7 +11,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.reporting import dataset_tables
 from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
@@ -43,7 +43,9 @@ def batch(
     phase = config.phases[index]
     chosen = parse_rows(rows, phase.batch_size)
     arrays = phase_batches(config, store, store.train, phase).batch(local, chosen)
-    console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
+    console.print(
+        f"step {step}: step {local} of config.phases[{index}], {count(phase.batch_size, 'row')}"
+    )
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
     shown = decode(arrays, vocabulary, chosen[:few])
@@ -52,7 +54,7 @@ def batch(
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
         write_output(out, data.getvalue(), BATCH, inputs=[*inputs_of_model(workdir), store.path])
-        console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
+        console.print(f"\nwrote {count(len(chosen), 'row')} to {out}: {', '.join(arrays)}")
 
 
 def _is_batch(path: epath.PathLike) -> bool:

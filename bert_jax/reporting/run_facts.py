@@ -80,7 +80,7 @@ def _own(name: str, phase: PhaseConfig) -> str:
 def _method(config: Config) -> str:
     data, task = config.data, config.task
     spans = [
-        f"learning rate {span.learning_rate:g}, {span.warmup_steps:,} steps of warmup"
+        f"learning rate {span.learning_rate:g}, {count(span.warmup_steps, 'step')} of warmup"
         for span in config.schedule_spans
     ]
     # Phases with the same schedule are told once.
@@ -91,9 +91,9 @@ def _method(config: Config) -> str:
         read = f"pairing {data.pairing}, masking {data.masking}"
         return "; ".join(filter(None, [rates, _taught(config), read, *own]))
     limits = [(task.fewest_steps, "at least"), (task.most_steps, "at most")]
-    epochs = f"{task.epochs:g} epochs" + "".join(
-        f", {which} {steps:,} steps" for steps, which in limits if steps
-    )
+    is_whole = float(task.epochs).is_integer()
+    epochs = count(int(task.epochs), "epoch") if is_whole else f"{task.epochs:g} epochs"
+    epochs += "".join(f", {which} {count(steps, 'step')}" for steps, which in limits if steps)
     if task.teacher:
         epochs += f", taught by {_name(task.teacher)}" + (
             f" ({task.teacher_weight:g} of the loss, temperature {task.temperature:g})"
@@ -133,8 +133,8 @@ def model_facts(config: Config) -> str:
     """Returns the size of the model in one line."""
     model = config.model
     return (
-        f"{model.num_hidden_layers} layers, {model.hidden_size} wide, "
-        f"{model.num_attention_heads} heads, vocabulary of {model.vocab_size:,}"
+        f"{count(model.num_hidden_layers, 'layer')}, {model.hidden_size} wide, "
+        f"{count(model.num_attention_heads, 'head')}, vocabulary of {model.vocab_size:,}"
     )
 
 

@@ -70,7 +70,7 @@ def export_examples(
         files = export_rows(
             rows, format, Path(out), name=split_name, about=about, advance=_advance(bar)
         )
-    examples = f"{rows.total:,} rows of {rows.width} tokens"
+    examples = f"{count(rows.total, 'row')} of {rows.width} tokens"
     console.print(f"{out}: {examples} of the {split_name} split in {count(files, 'file')}")
 
 

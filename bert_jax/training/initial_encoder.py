@@ -12,6 +12,7 @@ from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.convert.tokenizer_files import lowercases
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import count
 
 
 def left_out(
@@ -83,7 +84,7 @@ def _limits(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
     if longest and longest != ours.max_length:
         yield _titled(f"texts of {longest:,} tokens", "phases[0].seq_length", longest)
     if theirs.dimensions:
-        yield f"vectors cut to {theirs.dimensions:,} numbers"
+        yield f"vectors cut to {count(theirs.dimensions, 'number')}"
     if theirs.similarity not in (None, ours.similarity):
         yield f"similarity {shown(theirs.similarity)}"
 

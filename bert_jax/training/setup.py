@@ -58,9 +58,9 @@ class RunPhase:
         unit, shape = self.data.unit, self.data.read
         inside = "" if unit == "rows" else f"{config.batch_size:,} {unit} in "
         return (
-            f"{config.steps:,} steps of {inside}{shape.batch_size:,} rows of {config.row_tokens} "
-            f"tokens ({fill_rate:.2%} real{possible}), {rows:,} {unit} per epoch, "
-            f"{epochs:.1f} epochs"
+            f"{count(config.steps, 'step')} of {inside}{count(shape.batch_size, 'row')} of "
+            f"{config.row_tokens} tokens ({fill_rate:.2%} real{possible}), "
+            f"{rows:,} {unit} per epoch, {epochs:.1f} epochs"
         )
 
 

@@ -90,7 +90,7 @@ def test_the_input_is_kept_and_what_is_left_out_is_said(
     assert cli.main(["predict", model, f"--input={new}", f"--out={tmp_path}/out.tsv"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 predictions of" in printed
-    assert "1 rows dropped (blank row), 1 cut to the limit" in printed
+    assert "1 row dropped (blank row), 1 cut to the limit" in printed
 
 
 def test_the_best_seed_is_found_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_numbers_named_label_are_scores_where_these_are_asked_for(tmp_path: Path
     assert held_out.examples == scores.examples
     assert len(KINDS["scored_pairs"].read_new(TaskConfig(), str(path), "test").examples) == 3
     classes, _ = read(path, "labeled_pairs")
-    told = "labels such as '3.8' are 3 classes; if they are scores, set --config.task.name=scored"
+    told = "labels such as '3.8' are classes; if they are scores, set --config.task.name=scored"
     assert told in " ".join(classes.remarks)
 
 

@@ -99,6 +99,8 @@ def test_positions_without_training_are_not_counted(form: dict, length: int, tex
     ("changes", "method"),
     [
         ({}, "3 epochs"),
+        ({"task__epochs": 1.0}, "1 epoch"),
+        ({"task__epochs": 0.5}, "0.5 epochs"),
         ({"optimizer__layer_decay": 0.8}, "layer decay 0.8; 3 epochs"),
         ({"optimizer__learning_rate": 5e-4, "optimizer__base_width": 64}, "3 epochs"),  # 32 wide
         (

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bert_jax.errors import count
+
 UNLOCATED: Final = -1  # the first character of an answer that is not where its file says
 
 
@@ -94,5 +96,7 @@ class Examples:
     @property
     def notes(self) -> list[str]:
         """Notes for the log: what is not among the examples, and how labels were read."""
-        dropped = [f"{number:,} rows dropped ({why})" for why, number in self.dropped.items()]
+        dropped = [
+            f"{count(number, 'row')} dropped ({why})" for why, number in self.dropped.items()
+        ]
         return [*dropped, *self.remarks]

@@ -91,7 +91,7 @@ def _may_be_scores(labels: Sequence[str]) -> list[str]:
     if not found:
         return []
     return [
-        f"labels such as {found[0]!r} are {len(labels):,} classes; if they are scores, set "
+        f"labels such as {found[0]!r} are classes; if they are scores, set "
         "--config.task.name=scored_pairs"
     ]
 
