@@ -226,7 +226,7 @@ class Measure:
     def __init__(self, asked: Asked, store: TokenStore):
         config, (phase,) = asked.config, asked.config.phases
         self.name, self.held_out = asked.name, HeldOut(config, phase, store)
-        self.about = {
+        self.about: dict[str, Any] = {
             "form": asked.name,
             "pairing": config.data.pairing,
             "masking": config.data.masking,
