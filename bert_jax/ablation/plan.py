@@ -9,6 +9,7 @@ from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.sentences import by_seeds, too_few_documents
 from bert_jax.ablation.spec import Ablation, Run
+from bert_jax.errors import count
 from bert_jax.runtime.console import table
 from bert_jax.runtime.program import program
 
@@ -21,7 +22,7 @@ def text(runs: Sequence[Run], results: Results) -> str:
     header = ["steps", "real tokens", "FLOPs", "against the reference", "hours", "runs", "variant"]
     rows = []
     for variant in ablation.variants:
-        each, count = spent[variant.name], sum(run.variant == variant.name for run in runs)
+        each, own = spent[variant.name], sum(run.variant == variant.name for run in runs)
         hours = results.hours(variant.name)
         rows.append(
             [
@@ -30,13 +31,14 @@ def text(runs: Sequence[Run], results: Results) -> str:
                 f"{each.flops:.3g}",
                 _beside(each, spent[ablation.reference]),
                 "-" if hours is None else f"{hours:.2f}",
-                str(count),
+                str(own),
                 variant.name,
             ]
         )
     equal = ablation.values.equal.replace("_", " ")
     lines = [
-        f"{len(runs)} runs: {len(ablation.variants)} variants, {seeds} seeds, with equal {equal}; "
+        f"{count(len(runs), 'run')}: {count(len(ablation.variants), 'variant')}, "
+        f"{count(seeds, 'seed')}, with equal {equal}; "
         "hours: of one run, measured on finished runs",
         table(header, rows),
         *_contrasts(results),

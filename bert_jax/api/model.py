@@ -25,7 +25,7 @@ from bert_jax.convert.model_folders import model_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, count, nearest
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.tasks.encoding import check_no_padding, encode
 from bert_jax.finetune.tasks.labeled_examples import Question, Words
@@ -127,7 +127,7 @@ class Model:
     def __repr__(self) -> str:
         config = self.config
         return (
-            f"<Model: {config.num_hidden_layers} layers of {config.hidden_size}, "
+            f"<Model: {count(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
             f"{config.vocab_size:,} entries, {config.max_position_embeddings} positions; "
             f"{', '.join(sorted(self._groups))}"
             f"{f'; {self.sentence.titles}' if self.sentence else ''}>"

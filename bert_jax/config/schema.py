@@ -45,7 +45,7 @@ from bert_jax.data_pipeline.masking.masking_settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan_settings import PlanSettings
 from bert_jax.data_pipeline.settings import Inside, Settings, Share, Whole, Within, checked
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -392,7 +392,7 @@ class Config:
         model, phases = self.model, self.phases
         shapes = " then ".join(f"{p.steps:,} x {p.batch_size} x {p.row_tokens}" for p in phases)
         return (
-            f"<Config: {model.num_hidden_layers} layers of {model.hidden_size}, "
+            f"<Config: {count(model.num_hidden_layers, 'layer')} of {model.hidden_size}, "
             f"{model.vocab_size:,} entries; steps x rows x tokens: {shapes}; "
             f"{self.data.pairing}, {self.data.masking}, {self.optimizer.name}; "
             f"store={self.data.store!r}>"

@@ -26,7 +26,7 @@ from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_
 from bert_jax.data_pipeline.store.staging import stage
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.reporting import dataset_tables, html, plots, run_facts
 from bert_jax.runtime.console import console
 from bert_jax.runtime.log import plain
@@ -62,9 +62,9 @@ def verify(path: Path | str) -> None:
         folder = stage(str(path), repair=True)
     with byte_bar("verify", bytes_to_verify(read_manifest(folder)), 0, True) as update:
 
-        def watch(count: int) -> None:
+        def watch(read: int) -> None:
             nonlocal seen
-            seen += count
+            seen += read
             update(seen)
 
         store = open_store(folder, watch=watch)
@@ -73,12 +73,13 @@ def verify(path: Path | str) -> None:
     size = sum(entry["bytes"] for entry in files.values())
     copied = f", copied to {folder}" if is_remote(path) else ""
     print(f"{path}: no errors found{copied}")
-    print(f"  {len(files)} files, {size / 1e6:,.1f} MB: size and sha256 of each")
+    print(f"  {count(len(files), 'file')}, {size / 1e6:,.1f} MB: size and sha256 of each")
     for split in (store.train, store.held_out):
         print(
             f"  {split.name}: {len(split.tokens):,} ids, all below {store.vocab_size:,}, in "
-            f"{len(split.sentence_lengths):,} sentences of {len(split.document_lengths):,} "
-            "documents; lengths, sources, languages, counts of every id"
+            f"{count(len(split.sentence_lengths), 'sentence')} of "
+            f"{count(len(split.document_lengths), 'document')}; lengths, sources, languages, "
+            "counts of every id"
         )
     print("  tokenizer.json: digest, number of entries, special ids; manifest.json: its own digest")
 
@@ -193,11 +194,11 @@ def _print_bars(title: str, lengths: Lengths) -> None:
     bins = lengths.bins()
     # Like rich's table borders: ASCII where the terminal lacks block characters.
     block = "#" if console.options.ascii_only else "█"
-    most = max((count for _, _, count in bins), default=1)
-    for low, high, count in bins:
+    most = max((number for _, _, number in bins), default=1)
+    for low, high, number in bins:
         name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
-        bar = block * round(40 * count / most)
-        console.print(rich.text.Text(f"{name:>17} {bar:<40} {count:,}"))
+        bar = block * round(40 * number / most)
+        console.print(rich.text.Text(f"{name:>17} {bar:<40} {number:,}"))
 
 
 def print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:

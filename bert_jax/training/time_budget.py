@@ -16,7 +16,7 @@ from typing import Any
 from bert_jax.config.optimizer_settings import STABLE
 from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim
@@ -86,14 +86,14 @@ def _recorded(
     if record and record["config_steps"] == [phase.steps for phase in config.phases]:
         effect = "" if seconds in (None, record["seconds"]) else "; --time_budget changes nothing"
         logger.info(
-            f"trains {sum(record['steps']):,} steps, decided at its start by a time budget of "
-            f"{clock(record['seconds'])}{effect}"
+            f"trains {count(sum(record['steps']), 'step')}, decided at its start by a time budget "
+            f"of {clock(record['seconds'])}{effect}"
         )
         return record, False
     if seconds is not None and started:
         logger.info(
             f"{workdir}: --time_budget decides the steps of a new run; this run has started and "
-            f"keeps its {config.total_steps:,} steps"
+            f"keeps its {count(config.total_steps, 'step')}"
         )
     return None, seconds is not None and not started
 
@@ -139,9 +139,9 @@ def steps_within(
         )
     steps = _shared(config, total)
     logger.info(
-        f"time budget {clock(seconds)}, {clock(measured.elapsed)} of it used: {sum(steps):,} steps "
-        f"at {measured.step:.3g} s/step, {measured.evaluation:.3g} s per evaluation, "
-        f"{measured.save:.3g} s per checkpoint"
+        f"time budget {clock(seconds)}, {clock(measured.elapsed)} of it used: "
+        f"{count(sum(steps), 'step')} at {measured.step:.3g} s/step, "
+        f"{measured.evaluation:.3g} s per evaluation, {measured.save:.3g} s per checkpoint"
     )
     return steps
 
@@ -164,10 +164,10 @@ def _run_seconds(
     total = measured.elapsed + len(steps) * measured.compile_train
     total += (len(steps) - 1) * measured.compile_evaluate + measured.write
     done = 0
-    for count, flops in zip(steps, step_flops, strict=True):
-        slower, last = flops / step_flops[0], done + count
+    for own, flops in zip(steps, step_flops, strict=True):
+        slower, last = flops / step_flops[0], done + own
         evaluations = _times_due(evaluate_every, done, last)
-        total += slower * (count * measured.step + evaluations * measured.evaluation)
+        total += slower * (own * measured.step + evaluations * measured.evaluation)
         wait = max(0.0, measured.write - save_every * slower * measured.step)
         total += _times_due(save_every, done, last) * (measured.save + wait)
         done = last

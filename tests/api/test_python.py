@@ -239,7 +239,7 @@ def test_objects_describe_themselves_in_one_line(store):
     assert "train: 40 documents" in shown
     assert "100 entries" in shown
     config = repr(two_phases(store))
-    assert "1 layers of 32" in config
+    assert "1 layer of 32" in config
     assert "6 x 8 x 16 then 6 x 8 x 32" in config
     assert all(len(text) < 250 and "\n" not in text for text in (shown, config))
 
