@@ -29,6 +29,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(LAYOUTS, ("sentence_pairs", PROMPTS)),
     "bert, max pooling": ("labeled_pairs", {"task__pooling": "max"}),
     "bert, one prompt": ("scored_pairs", {"task__query_prompt": "Query: "}),
+    "bert, a prompt for each sentence": ("scored_pairs", PROMPTS),
     "modernbert, cls": (
         "sentence_pairs", {"task__pooling": "cls", "task__normalize": False, **PROMPTS},
     ),
@@ -46,9 +47,10 @@ class Asked(NamedTuple):
 
 
 def asked_of(name: str, newest: bool) -> list[Asked]:
-    kind, _ = RUNS[name]
-    if kind != "sentence_pairs" or not newest:
-        names = ("query", "passage") if kind == "sentence_pairs" else ()
+    _, settings = RUNS[name]
+    has_two = "task__passage_prompt" in settings
+    if not has_two or not newest:
+        names = ("query", "passage") if has_two else ()
         return [Asked(name), *(Asked(name, prompt_name=one) for one in names)]
     return [Asked(name), Asked(name, "query"), Asked(name, "document")]
 
