@@ -103,8 +103,8 @@ def line_of(error: BaseException) -> str:
     if _is_out_of_memory(error):
         details = " ".join(str(error).split())[:200]
         return (
-            f"out of memory ({details}); use a smaller batch or model, more config.phases[…]"
-            ".micro_batches, or config.compute.remat"
+            f"out of memory ({details}); use a smaller batch or model, more "
+            "micro_batches (--config.phases[0].micro_batches=2), or --config.compute.remat=full"
         )
     return str(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.command import Command, define_cpu_devices, given_flags, need
 from bert_jax.commands.kinds import ablation_folder
 from bert_jax.commands.paths import define_input, define_output
 from bert_jax.errors import UsageError, UserError, count
@@ -73,8 +73,7 @@ def typed(values: flags.FlagValues) -> str:
     from bert_jax.runtime.program import program
 
     names = {f"--config={path}": f"--config={name}" for name, path in shipped_ablations().items()}
-    given = [values[name].serialize() for name in values if values[name].present]
-    given = [names.get(word, word) for word in given]
+    given = [names.get(word, word) for word in given_flags(values)]
     return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 

@@ -93,6 +93,12 @@ def parse(
     return values, arguments
 
 
+def given_flags(values: flags.FlagValues) -> list[str]:
+    """Returns the flags that were given, each as a word to type."""
+    given = [values[name].serialize() for name in values if values[name].present]
+    return [word for each in given for word in each.split("\n")]  # of a flag that was repeated
+
+
 def _plain_reason(error: Exception) -> str:
     """Returns what absl says about a flag, without Python's words for numbers."""
     reason = " ".join(str(error).split())

@@ -1,11 +1,18 @@
 """`bert-jax convert`: converts checkpoints to and from the formats of other libraries."""
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_number, define_weights, need
+from bert_jax.commands.command import (
+    Command,
+    define_number,
+    define_weights,
+    given_flags,
+    need,
+)
 from bert_jax.commands.kinds import export, exports
 from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import UsageError
@@ -66,6 +73,7 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.push:
         from bert_jax.publish.push_run import run_export_and_push
 
+        options["command"] = shlex.join(["bert-jax", "convert", "export", *given_flags(values)])
         run_export_and_push(values.workdir, values.out, values.step, _target(values), **options)
         return
     if values.revision or values.public:

@@ -74,11 +74,14 @@ def check_target(target: Target) -> None:
     hub.check_token(where)
 
 
-def push(folder: Path | str, target: Target) -> None:
+def push(folder: Path | str, target: Target, command: str = "") -> None:
     """Pushes an export or import, and prints the address.
 
     A branch that has an earlier export gets the files of this one; files in it that no export
     wrote stay, and so does a model card that was edited there.
+
+    Args:
+        command: pushes this folder and others that are to follow, for the error of a cut push.
 
     Raises:
         UserError: as `check_target`; the folder is no export, or a file but the model card differs
@@ -101,7 +104,8 @@ def push(folder: Path | str, target: Target) -> None:
     except Exception as error:  # whatever the client or its transports raise
         raise UserError(
             f"{target.repository}: cannot be pushed ({_reason(error, token)}); {folder} stays: "
-            f"push it again with `{target.command(folder)}`"
+            f"push {'the rest' if command else 'it again'} with "
+            f"`{command or target.command(folder)}`"
         ) from None
     access = "private" if target.private else "public"
     done = f"{folder} pushed to" if is_new else f"{folder}: nothing to push; all of it is at"

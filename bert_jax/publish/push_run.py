@@ -29,6 +29,7 @@ def run_export_and_push(
     target: Target,
     *,
     all_steps: bool = False,
+    command: str = "",
     **options: Any,
 ) -> None:
     """Exports as `run_export` and pushes what it wrote.
@@ -36,6 +37,7 @@ def run_export_and_push(
     Args:
         step: of the checkpoint; None is that which the branch of the target names, or the newest.
         all_steps: every checkpoint, each to a branch of its name, the newest to `main` also.
+        command: does all of this, for the error of a cut push of several checkpoints.
         options: of `run_export`.
 
     Raises:
@@ -70,8 +72,9 @@ def run_export_and_push(
     steps = run_export(workdir, out, all_steps=True, **options)
     for step in steps:
         for name in _branches(step, at_words):
-            push(Path(out) / f"step-{step}", dataclasses.replace(target, branch=name))
-    push(Path(out) / f"step-{steps[-1]}", target)
+            branch = dataclasses.replace(target, branch=name)
+            push(Path(out) / f"step-{step}", branch, command)
+    push(Path(out) / f"step-{steps[-1]}", target, command)
 
 
 def _branches(step: int, at_words: Mapping[int, list[int]]) -> list[str]:

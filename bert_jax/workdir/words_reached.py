@@ -84,7 +84,7 @@ def tell(
         logger.warning(
             f"{words_seen.KEY}: the run ends after {int(words_seen.words_at(ends[-1], *count)):,} "
             f"words, before {', '.join(f'{words:,}' for words in over)}; raise "
-            "config.phases[-1].steps"
+            f"--config.phases[{len(ends) - 1}].steps"
         )
     if early := [words_seen.revision_of(words) for words, step in left.items() if step is not None]:
         logger.warning(

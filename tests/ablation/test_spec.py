@@ -218,6 +218,11 @@ def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
     shipped = ["--config=ablations/nsp", "--workdir=A"]
     values, _ = parse("ablate run", ablate.COMMANDS["ablate run"], shipped)
     assert sorted(shlex.split(ablate.typed(values))[-2:]) == shipped
+    modules = [f"--module={tmp_path / name}" for name in ("a.py", "b.py")]
+    for module in ("a.py", "b.py"):
+        (tmp_path / module).write_text("")
+    values, _ = parse("ablate run", ablate.COMMANDS["ablate run"], [*shipped, *modules])
+    assert sorted(shlex.split(ablate.typed(values))[-4:]) == sorted([*shipped, *modules])
 
 
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):

@@ -300,7 +300,8 @@ def test_what_others_wrote_is_not_written_over(words, kind, say, tmp_path):
         (
             type("JaxRuntimeError", (RuntimeError,), {})("RESOURCE_EXHAUSTED: Out of memory"),
             1,
-            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory)",
+            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory); use a smaller batch or "
+            "model, more micro_batches (--config.phases[0].micro_batches=2), or",
         ),
         (errors.UserError("a \x1b[31mname"), 1, "error: a \ufffd[31mname"),
     ],

@@ -1,6 +1,8 @@
 """`convert export --push` and `convert push`: what a hub on loopback is sent."""
 
 import hashlib
+import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,6 +163,22 @@ def test_a_cut_push_goes_on_where_it_was(
     assert cli.main(command.split()[1:]) == DONE
     assert hub.files(NAME, "step-2") == contents(out)
     assert hub.sent == sent
+
+
+def test_after_a_cut_push_of_all_checkpoints_the_named_command_pushes_the_rest(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    hub.refuse = ("POST .*/commit/step-2", 500)
+    out = tmp_path / "all"
+    assert export(run, out, "--all_steps", "--public", "--dtype=bfloat16") == FAILED
+    line = fails(capsys, "(500: ", f"{out / 'step-2'} stays: push the rest with `bert-jax convert")
+    hub.refuse = None
+    command = shlex.split(line.split("`")[1])
+    assert cli.main(command[1:]) == DONE
+    assert hub.branches[NAME].keys() == {"main", "step-2", "step-4"}
+    assert hub.files(NAME, "step-2") == contents(out / "step-2")
+    assert hub.files(NAME) == hub.files(NAME, "step-4") == contents(out / "step-4")
+    assert json.loads(hub.files(NAME)["config.json"])["dtype"] == "bfloat16"
 
 
 def test_files_of_others_are_neither_sent_nor_overwritten(

@@ -84,6 +84,7 @@ def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
     at = {words: int(-(-words // each)) for words in (250, 700, 800)}
     assert f"chck_250 at step {at[250]}, chck_700 at step {at[700]}, chck_800 at step" in log.out
     assert f"the run ends after {int(10 * each):,} words, before 100,000,000" in log.err
+    assert "raise --config.phases[0].steps" in log.err
     pretrain(config, run)
     assert runs.complete_steps(run) == sorted({*at.values(), 10})
     kept = {c.step: c.kept for c in read_status(run).checkpoints}
