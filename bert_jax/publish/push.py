@@ -94,16 +94,15 @@ def push(folder: Path | str, target: Target, command: str = "") -> None:
     from huggingface_hub import HfApi, get_token
 
     hub.bars_on_terminals()
-    token = str(get_token())
     try:
         with hub.without_warnings():  # such as that there is nothing to send
-            api = HfApi(token=token, library_name="bert-jax")
+            api = HfApi(token=get_token(), library_name="bert-jax")
             commit, is_new = _push(api, folder, sums, target)
     except UserError as error:
         raise UserError(f"{error}; {folder} stays") from None
     except Exception as error:  # whatever the client or its transports raise
         raise UserError(
-            f"{target.repository}: cannot be pushed ({_reason(error, token)}); {folder} stays: "
+            f"{target.repository}: cannot be pushed ({_reason(error)}); {folder} stays: "
             f"push {'the rest' if command else 'it again'} with "
             f"`{command or target.command(folder)}`"
         ) from None
@@ -262,7 +261,7 @@ def _is_same(file: Any, own: Path, digest: str | None) -> bool:
     return bool(file.blob_id == git.hexdigest())
 
 
-def _reason(error: BaseException, token: str) -> str:
+def _reason(error: BaseException) -> str:
     """Returns why the hub was not reached or refused, on one line without the token."""
     chain = [error]
     while cause := chain[-1].__cause__:
@@ -270,10 +269,9 @@ def _reason(error: BaseException, token: str) -> str:
     refusal = next((error for error in chain if hub.status_of(error)), None)
     if refusal is None:
         # The others name only what was being done.
-        return hub.line(chain[-1]).replace(token, "…")
+        return hub.line(chain[-1])
     status = hub.status_of(refusal)
     if status == 401:
         return f"the token is not valid; {hub.LOGIN}"
-    said = " ".join((getattr(refusal, "server_message", None) or hub.line(refusal)).split())[:200]
     hint = "; check the owner, and that the token may write there" * (status in (403, 404))
-    return f"{status}: {said}".replace(token, "…") + hint
+    return f"{status}: {hub.line(refusal)}{hint}"

@@ -325,6 +325,12 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def line(error: BaseException) -> str:
-    """Returns the message of an error of the client on one line, without secrets."""
-    text = without_secrets(str(error)).partition(_MORE)[0]
+    """Returns the message of an error of the client, or of the hub, on one line, without
+    secrets."""
+    from huggingface_hub import get_token
+
+    text = getattr(error, "server_message", None) or str(error)
+    if token := get_token():
+        text = text.replace(token, "…")
+    text = without_secrets(text).partition(_MORE)[0]
     return text.strip()[:200] or type(error).__name__

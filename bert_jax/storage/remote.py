@@ -44,7 +44,7 @@ _ON_HUB: Final = re.compile(
     r"(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
-_SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
+_SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+|\bhf_[A-Za-z0-9]{16,}")
 # Failures of the disk itself, which do not depend on its content.
 _FAULTS: Final = frozenset(
     (

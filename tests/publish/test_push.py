@@ -289,6 +289,15 @@ def test_a_token_that_is_not_valid_is_one_line_without_it(
     assert not any(shown in line for shown in (token, token[:7], ascii(token)[1:-1]))
 
 
+@pytest.mark.parametrize("padding", [150, 190])
+def test_a_message_of_the_hub_has_no_part_of_the_token(
+    padding: int, run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    hub.refuse, hub.message = ("POST .*/commit/", 400), f"{'x' * padding} {TOKEN} was refused"
+    assert export(run, tmp_path / "out") == FAILED
+    assert TOKEN[:4] not in fails(capsys, f"(400: {'x' * padding}")
+
+
 def test_without_a_token_nothing_is_exported(
     run: Path, hub: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,

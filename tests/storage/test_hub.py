@@ -156,6 +156,16 @@ def test_a_token_that_no_header_can_have_is_not_shown(
     assert not server.requests
 
 
+@pytest.mark.parametrize("token", ["hf_short", "hf_" + "aB3" * 12, "of-another.form/1"])
+@pytest.mark.parametrize("padding", [1, 170, 190, 196])
+def test_messages_of_the_client_have_no_part_of_a_token(
+    token: str, padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    said = hub.line(ValueError(f"{'x' * padding} {token} and hf_{'cD4' * 11}; hf_hub_download"))
+    assert said == f"{'x' * padding} … and …; hf_hub_download"[:200]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_a_cache_that_cannot_be_written_is_named(
     number: int, server: Hub, monkeypatch: pytest.MonkeyPatch

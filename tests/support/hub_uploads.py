@@ -24,8 +24,8 @@ class Uploads:
     """The repositories of one owner.
 
     `branches`: name -> branch -> path -> content; `private`: by name; `asked`: method and path of
-    each request, in order; `refuse`: a pattern of these, and the status that they get; `sent`:
-    bytes of the objects that were put.
+    each request, in order; `refuse`: a pattern of these, and the status that they get, with
+    `message`; `sent`: bytes of the objects that were put.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class Uploads:
         self.asked: list[str] = []
         self.objects: dict[str, bytes] = {}
         self.refuse: tuple[str, int] | None = None
+        self.message = "as the test wants"
         self.sent, self.endpoint = 0, ""
 
     def files(self, name: str, branch: str = "main") -> dict[str, bytes]:
@@ -48,7 +49,7 @@ class Uploads:
         path = unquote(urlparse(path).path)
         self.asked.append(f"{method} {path}")
         if self.refuse and re.search(self.refuse[0], self.asked[-1]):
-            return self.refuse[1], {"X-Error-Message": "as the test wants"}, {"error": "refused"}
+            return self.refuse[1], {"X-Error-Message": self.message}, {"error": "refused"}
         if match := re.fullmatch(r"/objects/(\w+)", path):
             assert hashlib.sha256(body).hexdigest() == match[1]
             self.objects[match[1]] = body
