@@ -19,6 +19,7 @@ from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SpecialTokens
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.storage import hub
 from bert_jax.storage.outputs import check_output
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.inputs import inputs_of_config
@@ -69,8 +70,9 @@ def build_store(
     check_language(language)
     out = build.check_out(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        build.use_recorded([tokenizer], out)
-        tokenizer = load_tokenizer(tokenizer)
+        with hub.own_commits():
+            build.use_recorded([tokenizer], out)
+            tokenizer = load_tokenizer(tokenizer)
     with _written(documents, out, name, language, field) as source:
         if tokenizer is None:
             tokenizer = vocabulary.train_tokenizer(

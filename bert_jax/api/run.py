@@ -8,6 +8,7 @@ from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.publish.export import run_export
 from bert_jax.publish.weight_writer import WeightFormat
+from bert_jax.storage import hub
 from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
 
@@ -46,17 +47,15 @@ def pretrain(
     """
     if not isinstance(config, Config):
         raise UserError(f"config has type {type(config).__name__}; give bert_jax.config(…)")
-    loop.pretrain(
-        config,
-        workdir,
-        options=RunOptions.parse(
-            wandb=wandb,
-            time_budget=time_budget,
-            profile=profile,
-            strict_restore=strict_restore,
-            adopt=adopt,
-        ),
+    options = RunOptions.parse(
+        wandb=wandb,
+        time_budget=time_budget,
+        profile=profile,
+        strict_restore=strict_restore,
+        adopt=adopt,
     )
+    with hub.own_commits():
+        loop.pretrain(config, workdir, options=options)
 
 
 def export(

@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.sources import (
 )
 from bert_jax.data_pipeline.sources.finding import above_wildcards, named
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.data_pipeline.store_build.build import build_store
+from bert_jax.data_pipeline.store_build.build import build_store, use_recorded
 from bert_jax.data_pipeline.store_build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.demo.report import Fills, fill_masks, write_report
@@ -71,6 +71,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     compile_cache.use()
     config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)
+    use_recorded([source.path], workdir / "store")
     _claim(workdir, source, config)
     _check_steps(workdir, source, steps or config.phases[0].steps)
     share = _HELD_OUT_SHARE if data is None else None  # the default holds out more of little text

@@ -130,6 +130,17 @@ def use(commits: Mapping[str, str]) -> None:
     _commits.update(commits)
 
 
+@contextmanager
+def own_commits() -> Iterator[None]:
+    """What names mean in the context ends with it; they begin as they are."""
+    before = dict(_commits)
+    try:
+        yield
+    finally:
+        _commits.clear()
+        _commits.update(before)
+
+
 def forget() -> None:
     """Names mean what the hub says again."""
     _commits.clear()

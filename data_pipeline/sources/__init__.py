@@ -21,6 +21,7 @@ from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
 from bert_jax.errors import UserError, hub_hint, nearest
 from bert_jax.extensions.registry import Registry
+from bert_jax.storage import hub
 from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import is_remote, name_of_address
 
@@ -136,7 +137,9 @@ def parse_source(text: str, data_dir: str = "", allow_partial: bool = False) -> 
 def written(spec: SourceSpec, path: os.PathLike[str] | str) -> str:
     """Returns a source with another path as `parse_source` reads it, but for its name."""
     own = dataclasses.replace(spec, path=path_of(os.fspath(path)))
-    default, said = SourceSpec(own.kind, own.path, own.name), f"{own.kind}:{path}"
+    default, said = SourceSpec(own.kind, own.path, own.name), str(path)
+    if not hub.is_hub(path):  # the kind is in a name on the hub
+        said = f"{own.kind}:{said}"
     for option in (*_COMMON, *kind_of(own).options):
         value = getattr(own, option.field)
         if option.name != "name" and value != getattr(default, option.field):

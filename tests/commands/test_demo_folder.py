@@ -34,6 +34,7 @@ def books(tmp_path: Path) -> Path:
         ("/data/books/", "demo_run_books"),
         ("war.txt", "demo_run_war"),
         ("lines:notes/war.txt", "demo_run_war"),
+        ("hf:org/wiki", "demo_run_wiki"),
     ],
 )
 def test_each_text_has_its_own_folder(data: str | None, folder: str) -> None:

@@ -49,6 +49,15 @@ def rows(folder: Path, words: str, count: int = 40) -> bytes:
     return (folder / "rows.parquet").read_bytes()
 
 
+def sentences(folder: Path) -> bytes:
+    """Twelve documents of 80 lines each."""
+    who, does = ("cat", "dog", "aunt", "bird"), ("sees", "hears", "finds", "paints", "likes")
+    lines = [f"The {a} {b} the {c} in the old house." for a in who for b in does for c in who]
+    texts = ["\n".join(lines[i:] + lines[:i]) for i in range(12)]
+    write_parquet(folder / "rows.parquet", [{"title": "", "text": text} for text in texts])
+    return (folder / "rows.parquet").read_bytes()
+
+
 def card(*configs: str) -> bytes:
     entries = (
         f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n"
@@ -313,3 +322,24 @@ def test_without_a_network_the_cache_is_enough_or_is_said_to_lack_files(
     assert build(tmp_path / "third") == FAILED
     line = capsys.readouterr().err
     assert line.count("\n") == line.count("error: hf:org/wiki/new.simple: ") == 1
+
+
+@pytest.mark.slow
+def test_the_demo_reads_a_dataset_and_stays_with_its_commit(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    files = {"README.md": card("all"), "all/train-0.parquet": sentences(tmp_path)}
+    server.move("org/wiki", "main", files, kind="datasets")
+    words = ["demo", "--data=hf:org/wiki", f"--workdir={tmp_path / 'demo'}", "--steps=2"]
+    assert cli.main(words) == DONE
+    built = json.loads((tmp_path / "demo/store/manifest.json").read_text())["build"]["hub"]
+    assert built.keys() == {"datasets/org/wiki"}
+    assert "hf:org/wiki" in (tmp_path / "demo/report.html").read_text()
+    changed = files | {"all/train-0.parquet": rows(tmp_path, "z")}
+    server.move("org/wiki", "main", changed, kind="datasets")
+    hub.forget()  # as a process that starts later
+    assert cli.main(words) == DONE
+    assert "reusing it" in capsys.readouterr().err
+    assert cli.main([*words[:1], "--data=hf:org/copied", *words[2:]]) == FAILED
+    other = f"demo --data=hf:org/copied --workdir={tmp_path / 'demo_2'}"
+    assert capsys.readouterr().err.strip().endswith(other)

@@ -91,6 +91,28 @@ def test_a_run_stays_with_the_commits_that_it_started_with(
         loop.pretrain(config.replace("init", "hf:org/bert@main"), tmp_path / "run")
 
 
+@pytest.mark.slow
+def test_what_a_run_or_a_store_has_recorded_holds_for_it_alone(
+    server: Hub, store: TokenStore, model: dict[str, bytes], tmp_path: Path
+) -> None:
+    changes = {"phases[0].steps": 1, "init": "hf:org/bert"}
+    config = small_config(store).replace(changes)
+    texts = [f"The cat sees {n} dogs. A dog sees {n} cats." for n in range(60)]
+    bert_jax.pretrain(config, tmp_path / "run")
+    bert_jax.build_store(texts, tmp_path / "store", tokenizer="hf:org/bert", progress=False)
+    name = hub.parse_model("hf:org/bert")
+    server.move("org/bert", "main", other(model))
+    moved = hub.commit_of(name)
+    assert moved != COMMIT
+    bert_jax.pretrain(config, tmp_path / "run")
+    assert hub.commit_of(name) == moved
+    built = bert_jax.build_store(texts, tmp_path / "store", tokenizer="hf:org/bert", progress=False)
+    assert json.loads((built.path / "manifest.json").read_text())["build"]["hub"] == {
+        "models/org/bert": COMMIT
+    }
+    assert hub.commit_of(name) == moved
+
+
 def test_the_architecture_and_the_vocabulary_are_found_there(server: Hub) -> None:
     values = {"phases[0].seq_length": 32, "phases[0].max_predictions": 5}
     config = bert_jax.config("continue_domain", {"init": "hf:org/bert"} | values)
