@@ -264,7 +264,8 @@ def write_page(out: epath.PathLike, found: Senses, model: str) -> str:
     said = "two groups that the last layer makes; give labels for figures"
     if correct is not None:
         best = int(correct.argmax())
-        figures = f"{correct[best] / number:.1%} ({rows[best][2]}) at layer {best}, the best"
+        first = "the first of " * bool((correct == correct[best]).sum() > 1)
+        figures = f"{correct[best] / number:.1%} ({rows[best][2]}) at layer {best}, {first}the best"
         said = f"nearest sense right: {figures}; most frequent sense {found.most_frequent:.1%}"
         facts["most frequent sense"] = f"{found.names[0]}: {found.most_frequent:.1%}"
     facts["result"] = said

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _POINTS: Final = 400  # of a line: more are not seen, and a page has many lines
 _COLUMNS: Final = 7  # steps of a table of guesses
-# Last part of a key of a "train" record -> the unit, the caption, and whether its axis is
-# logarithmic.
+# Last part of a key of a "train" record -> unit, caption, and whether its axis is logarithmic.
 _OF_STEPS: Final = {
     "kl": ("nats", "Divergence from the teacher", False),
     "agreement": ("share", "First guesses that are the teacher's", False),
@@ -118,9 +117,8 @@ def _objectives(
 
     lasts = [logged.last for logged in runs.values()]
     titles = {name: title for last in lasts for name, title in held_out_table.titles(last).items()}
-    unit = next((held_out_table.unit(last) for last in lasts if last), "")
     for name, title in titles.items():
-        for what, ylabel in (("loss", unit), ("accuracy", "accuracy")):
+        for what, ylabel in (("loss", _unit(runs)), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
             if not any(key in last for last in lasts):
                 continue
@@ -130,6 +128,12 @@ def _objectives(
                 baselines |= token_baselines
             plot = {**_lines(runs, key), "ylabel": ylabel, "baselines": baselines}
             yield plot, f"{title}: {what}"
+
+
+def _unit(runs: Mapping[str, Logged]) -> str:
+    from bert_jax.reporting.held_out_table import unit
+
+    return next((unit(one.last) for one in runs.values() if one.last), "")
 
 
 def _lines(runs: Mapping[str, Logged], key: str) -> dict[str, Any]:
@@ -156,20 +160,19 @@ def _sources(runs: Mapping[str, Logged]) -> Iterator[tuple[dict[str, Any], str]]
             }
             for key in keys
         }
-        title = f"{name.upper()} {what}"
+        title, ylabel = f"{name.upper()} {what}", _unit(runs) if what == "loss" else what
         if len(by_source) < 2:  # the only source is the text
             continue
         if len(runs) == 1:
             lines = {source: line for source, own in by_source.items() for line in own.values()}
-            yield {"lines": _drawn(lines), "ylabel": what}, f"{title} by source"
+            yield {"lines": _drawn(lines), "ylabel": ylabel}, f"{title} by source"
             continue
         for source, own in by_source.items():
-            yield {"lines": _drawn(own), "ylabel": what}, f"{title} in {source}"
+            yield {"lines": _drawn(own), "ylabel": ylabel}, f"{title} in {source}"
 
 
 def _measured_of_sources(runs: Mapping[str, Logged]) -> list[tuple[str, str]]:
-    lasts = [logged.last for logged in runs.values()]
-    names = dict.fromkeys(name for last in lasts for name in metrics.objectives_in(last))
+    names = dict.fromkeys(n for r in runs.values() for n in metrics.objectives_in(r.last))
     return [(name, what) for name in names for what in ("loss", "accuracy")]
 
 

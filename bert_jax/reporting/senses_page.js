@@ -11,7 +11,7 @@ const draw = (tag, attributes) => {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 };
-const percent = share => `${(100 * share).toFixed(1)}\u00a0%`;
+const percent = share => `${(100 * share).toFixed(1)}%`;
 const color = sense => COLORS[sense % COLORS.length];
 const shape = sense => SHAPES[sense % SHAPES.length];
 const counts = names.map((_, sense) => labels.filter(label => label === sense).length);
@@ -110,7 +110,7 @@ function build() {
     while (hidden.has(labels[next])) next = (next + step + N) % N;
     point(next);
   });
-  find("scores").hidden = !scores;
+  find("scores").hidden = find("outlined").hidden = !scores;
   (scores || []).forEach((score, index) => {
     const bar = make("button"), track = make("span", "track"), line = make("span", "line");
     const full = make("span", "full");

@@ -19,6 +19,7 @@ _MARKUP: Final = """
 <div class="controls" id="senses"></div>
 <svg id="picture" tabindex="0" role="img" viewBox="-110 -110 220 220"
  aria-label="A point for each sentence; arrows go from one to the next"></svg>
+<p class="note" id="outlined">Outlined: nearer to another sense.</p>
 <p class="read" id="sentence" aria-live="polite" dir="auto">Point at a sentence, or choose the
 picture and press arrows.</p></section>
 <section id="scores"><h2>How often the nearest sense is right</h2>

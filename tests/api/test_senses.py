@@ -1,5 +1,6 @@
 """Senses of a word: the file, the figures against plain ones, and `bert-jax look senses`."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,17 @@ def test_figures_are_those_of_plain_loops(tmp_path: Path) -> None:
         assert found.shares[layer] == pytest.approx((sizes[:2] ** 2).sum() / (sizes**2).sum())
     assert found.correct is not None
     assert found.correct[-1] == 12 > found.correct[0]
+
+
+@pytest.mark.parametrize(
+    ("right", "said"),
+    [([9, 12, 12], "at layer 1, the first of the best;"), ([9, 12, 11], "at layer 1, the best;")],
+)
+def test_layers_that_are_equally_good_are_said(right: list[int], said: str, tmp_path: Path) -> None:
+    found = look_at_senses(Drawn(), tmp_path, read_occurrences(bank(tmp_path)))  # type: ignore[arg-type]
+    nearest = [np.where(np.arange(12) < n, found.labels, 1 - found.labels) for n in right]
+    found = dataclasses.replace(found, nearest=np.stack(nearest))
+    assert said in write_page(tmp_path / "page.html", found, "m")
 
 
 def test_different_words_are_said(tmp_path: Path) -> None:

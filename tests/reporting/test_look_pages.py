@@ -179,15 +179,16 @@ def test_senses_are_shown_layer_by_layer(width: int, tmp_path: Path) -> None:
   const root = page.documentElement;
   found.widths = [root.clientWidth, root.scrollWidth, page.images.length];
   found.title = page.title;
+  found.outlined = page.getElementById("outlined").innerText;
   return found;
 }""",
         tmp_path,
         width=width,
     )
     assert found["states"] == [
-        "2 of 2: 100.0\u00a0% right", "1 of 2: 75.0\u00a0% right",
-        "0, the embeddings: 50.0\u00a0% right",
+        "2 of 2: 100.0% right", "1 of 2: 75.0% right", "0, the embeddings: 50.0% right",
     ]  # fmt: skip
+    assert found["outlined"] == "Outlined: nearer to another sense."
     assert found["wrong"] == [[], [f"bank river \u2192 {HOSTILE}"]]
     assert found["first"] == f"{HOSTILE}: a bank {HOSTILE}"
     assert found["next"] == f"river (nearer to {HOSTILE}): bank"

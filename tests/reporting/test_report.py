@@ -53,6 +53,15 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     assert text.count("<svg") == 7  # losses, accuracies, sources, speed
 
 
+def test_a_loss_has_one_unit_also_by_source():
+    record = {"kind": "eval", "step": 7, "time": 0}
+    record |= {f"mlm/{key}": 1.0 for key in ("loss", "books/loss", "wiki/loss")}
+    logged = run_page.Logged.of([record])
+    for runs in ({"": logged}, {"a": logged, "b": logged}):
+        plots = [*run_page._objectives(runs, {}), *run_page._sources(runs)]
+        assert [plot["ylabel"] for plot, _ in plots] == ["loss (nats)"] * (1 + len(runs))
+
+
 def test_a_student_shows_how_near_it_is_to_its_teacher_beside_the_unigram(tmp_path):
     shared = {
         "loss": 3.0,
