@@ -52,7 +52,7 @@ from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.retry import RetryPolicy, retry
 from bert_jax.workdir import description, identity
-from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.layout import Workdir, split_step
 
 
 class RunCheckpoints:
@@ -305,7 +305,10 @@ def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = No
     """
     steps = complete_steps(workdir.checkpoints)
     if not steps:
-        remedy = description.run_inside(workdir) or "; give the folder of a run that has some"
+        path, step = split_step(str(workdir))
+        named = "" if step is None else f"; give the run {path}, and --step={step}"
+        inside = description.run_inside(workdir)
+        remedy = inside or named or "; give the folder of a run that has some"
         raise UserError(f"{workdir}: no checkpoints found{remedy}")
     if which == "all":
         return steps

@@ -56,10 +56,6 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
     from bert_jax.publish.weight_writer import WeightFormat
 
-    if values.all_steps and values.step is not None:
-        raise UsageError("--all_steps and --step exclude each other")
-    if values.all_steps and values.revision:
-        raise UsageError("--all_steps and --revision exclude each other")
     if values.optimizer_state and values.weights != "last":
         raise UsageError(
             f"--optimizer_state: the moments are not those of --weights={values.weights}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from bert_jax.commands.paths import FindKind
+from bert_jax.errors import UsageError
 
 if TYPE_CHECKING:
     from bert_jax.storage.outputs import OutputKind
@@ -40,7 +41,10 @@ _seeds = _kind("finetune.results", "SEEDS")
 
 
 def exports(values: flags.FlagValues) -> "OutputKind":
-    """The folder of an export, or of those of all checkpoints."""
+    """The folder of an export, or of those of all checkpoints; UsageError if one is chosen, too."""
+    for name in ("step", "revision"):
+        if values.all_steps and values[name].value is not None:
+            raise UsageError(f"--all_steps and --{name} exclude each other")
     return (_all_exports if values.all_steps else export)(values)
 
 

@@ -26,6 +26,7 @@ from bert_jax.config.starts import check_start
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import SizeOf, vocab_size
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.hub import is_hub
 from bert_jax.storage.regular_file import check_not_special
 
 # Returns the settings of the model that `config.init` names, None if it is not there.
@@ -239,6 +240,11 @@ def _find(name: str, where: str) -> Path:
     path = named.get(name) or Path(name)
     if not path.is_file():
         check_not_special(path)
+        if is_hub(name):
+            raise UserError(
+                f"{where}: a model, not a config; to start from it, give --config.init={name} "
+                "after a config, such as --config=continue_domain"
+            )
         raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, named)}")
     return path
 

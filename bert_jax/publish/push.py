@@ -118,6 +118,10 @@ def _read_sums(folder: Path) -> Mapping[str, str]:
     sums = checksums.read_checksums(folder)
     given = "give a folder that an export or import wrote"
     if sums is None:
+        inside = [path.parent for path in folder.glob(f"*/{SUMS}")]  # of --all_steps
+        if inside:
+            last = max(inside, key=lambda path: (len(path.name), path.name))  # step-10, not step-2
+            given = f"give one of its folders, such as {last}"
         raise UserError(f"{folder}: no {SUMS} in it; {given}")
     for name in sums:
         if name != CARD:  # it may be edited

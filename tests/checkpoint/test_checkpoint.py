@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -173,6 +174,9 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
         find_steps(Workdir.open(tmp_path), "best")
     with pytest.raises(UserError, match="no checkpoints found"):
         find_steps(Workdir.open(tmp_path / "elsewhere"))
+    said = f"{tmp_path}@3: no checkpoints found; give the run {tmp_path}, and --step=3"
+    with pytest.raises(UserError, match=re.escape(said)):
+        find_steps(Workdir.open(f"{tmp_path}@3"))
 
 
 def test_the_folder_of_a_demo_suggests_its_run(tmp_path):

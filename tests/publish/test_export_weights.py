@@ -130,17 +130,25 @@ def test_every_step_has_a_folder(run: Path, tmp_path: Path) -> None:
         (["--max_shard_size=0.0GB"], FAILED, "max_shard_size=0.0GB: give a size such as"),
         (["--dtype=float8"], USAGE, "float8"),
         (["--all_steps", "--step=1"], USAGE, "--all_steps and --step exclude each other"),
+        (["--all_steps", "--revision=step-1", "--push=me/b"], USAGE, "--all_steps and --revision"),
     ],
 )
+@pytest.mark.parametrize("there", [False, True])
 def test_a_wrong_option_is_one_line(
-    flags: list[str], code: int, message: str, run: Path, tmp_path: Path, capsys
+    there: bool, flags: list[str], code: int, message: str, run: Path, tmp_path: Path, capsys
 ) -> None:
     words = ["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'out'}"]
+    if there:  # an export
+        assert cli.main(words) == DONE
+        before = sorted((tmp_path / "out").iterdir())
+        capsys.readouterr()
     assert cli.main([*words, *flags]) == code
     line = capsys.readouterr().err
     assert re.search(re.escape(message), line)
     assert line.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out").exists() == there
+    if there:
+        assert sorted((tmp_path / "out").iterdir()) == before
 
 
 @pytest.mark.torch

@@ -322,6 +322,19 @@ def test_without_a_network_the_folder_stays(
     assert digest in (out / "SHA256SUMS").read_text()
 
 
+def test_a_folder_of_exports_is_answered_with_one_of_them(
+    run: Path, hub: Uploads, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "all"
+    words = ["convert", "export", f"--workdir={run}", f"--out={out}", "--all_steps"]
+    assert cli.main(words) == DONE
+    (out / "step-10").mkdir()  # is no export
+    assert push(out) == FAILED
+    line = fails(capsys, f"{out}: no SHA256SUMS in it; give one of its folders, such as {out}/step")
+    assert line.endswith("/step-4")
+    assert push(Path(line.rpartition(" ")[2])) == DONE
+
+
 def test_flags_that_exclude_each_other(run: Path, tmp_path: Path) -> None:
     assert export(run, tmp_path / "x", "--all_steps", "--revision=step-2") == USAGE
     words = ["convert", "export", f"--workdir={run}", f"--out={tmp_path / 'x'}"]
