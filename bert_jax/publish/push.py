@@ -22,6 +22,7 @@ from bert_jax.publish.weight_writer import is_export
 from bert_jax.storage import hub
 from bert_jax.storage.digest import file_digest
 from bert_jax.storage.read_files import local_path, read_bytes
+from bert_jax.storage.remote import name_of_address
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -59,8 +60,9 @@ def check_target(target: Target) -> None:
     from huggingface_hub.utils import validate_repo_id
 
     where = f"--push={target.repository}"
-    if hub.is_hub(target.repository):
-        raise UserError(f"{where}: give OWNER/NAME, without {hub.PREFIX}")
+    given = name_of_address(target.repository) or target.repository
+    if hub.is_hub(given):
+        raise UserError(f"{where}: did you mean --push={given.removeprefix(hub.PREFIX)}?")
     try:
         validate_repo_id(target.repository)
     except errors.HFValidationError as error:

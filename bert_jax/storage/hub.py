@@ -132,7 +132,7 @@ def use(commits: Mapping[str, str]) -> None:
 
 @contextmanager
 def own_commits() -> Iterator[None]:
-    """What names mean in the context ends with it; they begin as they are."""
+    """After the context, names mean again what they meant before it."""
     before = dict(_commits)
     try:
         yield

@@ -62,8 +62,8 @@ def check_output(
     text = os.fspath(path)
     if text.startswith(HUB):
         raise UserError(
-            f"{text}: nothing is written there; write to a folder, and push it with `bert-jax "
-            "convert push`"
+            f"{text}: nothing is written there; give a path, and push a model with `bert-jax "
+            "convert export --push` or `convert push`"
         )
     if text.endswith("/") and not kind.is_folder:
         raise UserError(f"{text}: names a folder; give the name of a file")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import runs
 from corpus import small_config, small_store
-from hub_server import use_endpoint
+from hub_server import Hub, serve, use_endpoint
 from hub_uploads import TOKEN, serve_uploads
 
+import bert_jax
 from bert_jax import cli
 from bert_jax.config import words_seen
 from bert_jax.config.schema import CheckpointConfig, Config
@@ -105,6 +106,14 @@ def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
         assert "config.checkpoint.keep_at_words=600 keeps it" in line
         assert cli.main([*words, f"--out={tmp_path / 'b'}", "--revision=chck_1M"]) == FAILED
         assert f"ends after {int(10 * each):,} words" in capsys.readouterr().err
+        pushed = {name: hub.files("me/b", name) for name in names}
+    with serve(Hub({"me/b": pushed})) as downloads:
+        use_endpoint(monkeypatch, downloads.endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        for name in ("chck_800", "chck_250"):
+            exported = bert_jax.load(tmp_path / f"all/step-{at[int(name[5:])]}")
+            loaded = bert_jax.load(f"hf:me/b@{name}")
+            np.testing.assert_array_equal(loaded.encode("aad bbd"), exported.encode("aad bbd"))
 
 
 def test_a_store_without_a_count_of_words_is_refused(tmp_path: Path) -> None:
