@@ -13,8 +13,8 @@ async function inflate(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-const percent = share => share >= 0.0995 ? `${Math.round(share * 100)}\u00a0%`
-  : `${(share * 100).toFixed(1)}\u00a0%`;
+const percent = share => share >= 0.0995 ? `${Math.round(share * 100)}%`
+  : `${(share * 100).toFixed(1)}%`;
 
 function visible(from, to) {
   const way = find("direction").value;

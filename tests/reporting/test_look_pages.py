@@ -128,8 +128,8 @@ def test_attention_is_shown_where_one_points(tmp_path: Path) -> None:
 
     def shown(shares: np.ndarray) -> list[str]:
         return [
-            f"{share:.0%}".replace("%", "\u00a0%") if share >= 0.0995
-            else f"{share:.1%}".replace("%", "\u00a0%")
+            f"{share:.0%}" if share >= 0.0995
+            else f"{share:.1%}"
             for share in shares
         ]  # fmt: skip
 
