@@ -62,7 +62,8 @@ def check_target(target: Target) -> None:
     where = f"--push={target.repository}"
     given = name_of_address(target.repository) or target.repository
     if hub.is_hub(given):
-        raise UserError(f"{where}: did you mean --push={given.removeprefix(hub.PREFIX)}?")
+        name = given.removeprefix(hub.PREFIX).partition("@")[0]
+        raise UserError(f"{where}: did you mean --push={name}?")
     try:
         validate_repo_id(target.repository)
     except errors.HFValidationError as error:

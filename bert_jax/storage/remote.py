@@ -42,6 +42,7 @@ _DENIED: Final = re.compile(
 _ON_HUB: Final = re.compile(
     r"(?:hf:)?(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/"
     r"(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
+    r"(?:(?:@|/(?:tree|blob|resolve|commit)/)(?!main\b|refs\b)([\w.-]+))?"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+|\bhf_[A-Za-z0-9]{16,}")
@@ -122,9 +123,11 @@ def _prepare(path: str) -> None:
 
 
 def name_of_address(text: str) -> str:
-    """Returns the name of what an address of the hub is of, hf:OWNER/NAME; "" of other text."""
+    """Returns the name of what an address of the hub is of, hf:OWNER/NAME[@REVISION]; "" of
+    other text."""
     match = _ON_HUB.match(text)
-    return f"{HUB}{match[1]}" if match else ""
+    revision = f"@{match[2]}" if match and match[2] else ""
+    return f"{HUB}{match[1]}{revision}" if match else ""
 
 
 def check_protocol(path: str) -> None:

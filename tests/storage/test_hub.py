@@ -182,18 +182,23 @@ def test_a_cache_that_cannot_be_written_is_named(
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "revision"),
     [
-        "https://huggingface.co/org/bert",
-        "https://hf.co/datasets/org/bert/tree/main",
-        "hf://org/bert",
-        "hf://datasets/org/bert@main/train.parquet",
+        ("https://huggingface.co/org/bert", ""),
+        ("https://hf.co/datasets/org/bert/tree/main", ""),
+        ("hf://org/bert", ""),
+        ("hf://datasets/org/bert@main/train.parquet", ""),
+        ("https://huggingface.co/org/bert/tree/chck_10M", "@chck_10M"),
+        ("https://huggingface.co/org/bert/blob/v1.0/config.json", "@v1.0"),
+        ("https://huggingface.co/org/bert/discussions/3", ""),
+        ("hf://org/bert@step-24/config.json", "@step-24"),
+        ("https://hf.co/datasets/org/bert/tree/refs%2Fconvert%2Fparquet", ""),
     ],
 )
-def test_an_address_of_the_hub_is_answered_with_the_name(address: str) -> None:
-    with pytest.raises(UserError, match=r"not a model's name; did you mean hf:org/bert\?$"):
+def test_an_address_of_the_hub_is_answered_with_the_name(address: str, revision: str) -> None:
+    with pytest.raises(UserError, match=rf"a model's name; did you mean hf:org/bert{revision}\?$"):
         hub.parse_model(f"hf:{address.removeprefix('hf:')}")
-    with pytest.raises(UserError, match=r"on the Hugging Face hub it is hf:org/bert$"):
+    with pytest.raises(UserError, match=rf"on the Hugging Face hub it is hf:org/bert{revision}$"):
         open_path(address)
 
 
