@@ -63,7 +63,7 @@ def check_output(
     if text.startswith(HUB):
         raise UserError(
             f"{text}: nothing is written there; give a path, and push a model with `bert-jax "
-            "convert export --push` or `convert push`"
+            "convert push`"
         )
     if text.endswith("/") and not kind.is_folder:
         raise UserError(f"{text}: names a folder; give the name of a file")
