@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import threadpoolctl
 
 from bert_jax.api.attention import shown_tokens
 from bert_jax.api.model import Model
@@ -135,12 +136,13 @@ def two_meanings(model: Model, sentences: Sequence[str], shown: int = 3) -> Mean
                 states[word].append(found[place])
                 places[word].append(number)
     best, clearest = None, 0.0
-    for word in sorted(states):
-        if len(states[word]) >= _FEWEST:
-            clear, groups = two_groups(np.stack(states[word]))
-            if clear > clearest:
-                clearest = clear
-                best = word, groups
+    with threadpoolctl.threadpool_limits(1):  # threads of BLAS wait busily where cores are taken
+        for word in sorted(states):
+            if len(states[word]) >= _FEWEST:
+                clear, groups = two_groups(np.stack(states[word]))
+                if clear > clearest:
+                    clearest = clear
+                    best = word, groups
     if best is None:
         return None
     word, groups = best
