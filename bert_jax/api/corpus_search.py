@@ -5,7 +5,7 @@ Q queries, vectors of D dimensions.
 
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -25,6 +25,8 @@ from bert_jax.runtime.log import NOTICE, logger
 from bert_jax.storage.remote import is_special
 
 Similarity = Literal["cosine", "dot"]
+# Of what is counted and how many there are: as `watched`.
+Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 SIMILARITIES: Final[tuple[Similarity, ...]] = ("cosine", "dot")
 _MANY: Final = 10_000_000  # vectors for which an index is worth its time
 _BLOCK: Final = 4096  # queries that are encoded together

@@ -1,25 +1,27 @@
 """`bert-jax evaluate --model`: what the vectors of a model are worth, on pairs of texts with scores
 and in a search; beside a baseline by words, and beside other models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from etils import epath
 
 from bert_jax.ablation.intervals import ALPHA, Interval, student_t
 from bert_jax.api import bm25
-from bert_jax.api.corpus_search import SearchSettings, is_cosine, watched
+from bert_jax.api.corpus_search import SearchSettings, Watch, is_cosine, watched
 from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
 from bert_jax.api.search import top_rows
 from bert_jax.checkpoint.manager import load_params
 from bert_jax.config.recorded import config_of, trained_model_of
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_run_tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.tasks import sentence_metrics
 from bert_jax.finetune.tasks.baselines import is_installed, share_of_words, word_vectors
@@ -30,18 +32,10 @@ from bert_jax.finetune.tasks.retrieval_files import (
     read_retrieval,
     read_scored_pairs,
 )
-from bert_jax.metrics.retrieval import (
-    NOTHING,
-    Relevance,
-    gains,
-    ndcg_at,
-    recall_at,
-    reciprocal_rank_at,
-)
+from bert_jax.metrics.retrieval import FOUND, MEASURES, NOTHING, gains
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.workdir.layout import Workdir, split_step
 
-_FOUND: Final = 10  # documents of a query
 _SHARED_WORDS: Final = "shared words (Jaccard)"
 _RARE_WORDS: Final = "shared words, weighted by their rarity"
 _BLOCK: Final = 2048  # texts between two steps of the bar
@@ -50,13 +44,6 @@ _FEWEST: Final = 10  # pairs of an interval
 _DEFINED: Final = 0.99  # share of the resamples in which a correlation is defined
 _BOOTSTRAP: Final = f"{RESAMPLES:,} resamples of the pairs"
 _STUDENT: Final = "Student's t over the queries"
-# By measure, of each query; see metrics/retrieval.py.
-_MEASURES: Final[Mapping[str, Callable[[np.ndarray, Relevance], np.ndarray]]] = {
-    f"nDCG@{_FOUND}": lambda found, relevance: ndcg_at(_FOUND, found, relevance),
-    "recall@1": lambda found, relevance: recall_at(1, found, relevance),
-    f"recall@{_FOUND}": lambda found, relevance: recall_at(_FOUND, found, relevance),
-    f"MRR@{_FOUND}": lambda found, relevance: reciprocal_rank_at(_FOUND, found),
-}
 _REMEDY: Final = "set similarity_fn_name to cosine or dot in config_sentence_transformers.json"
 # Names of the prompts of each side, as in sentence-transformers; the first that a folder has.
 _QUERY: Final = ("query",)
@@ -118,25 +105,19 @@ def evaluate_retrieval(
     """
     data = read_retrieval(folder, split)
     notes = list(data.notes)
-    k = _FOUND + any(place >= 0 for place in data.own)  # one may be left out
     models = _models(model, beside, notes)
-    found = {one: _search(loaded, one, data, k) for one, loaded in models}
+    found = {one: by_vectors(loaded, one, data) for one, loaded in models}
     if bm25.is_installed():
-        with watched("BM25: queries", len(data.queries)) as done:
-            found["BM25"] = bm25.find(data.queries, data.documents, k, done)
+        found["BM25"] = by_words(data)
     else:
         notes.append(bm25.NOT_INSTALLED)
     rows = []
-    graded = {name: gains(_without(data.own, one), data.relevance) for name, one in found.items()}
-    for measured, of in _MEASURES.items():
-        values = {name: of(one, data.relevance) for name, one in graded.items()}
+    for measured in MEASURES:
+        values = {name: of_queries[measured] for name, of_queries in found.items()}
         for name, own in values.items():
             difference = None if name == model else _mean(values[model] - own, -1)
             rows.append(Row(measured, name, len(own), _mean(own, 0), difference))
-    relevant = sum(len(grades) for grades in data.relevance)
-    queries = f"{len(data.queries):,} {'query' if len(data.queries) == 1 else 'queries'}"
-    what = f"{queries}, {count(len(data.documents), 'document')}, {relevant:,} relevant"
-    return Evaluation(data.path, what, _STUDENT, rows, notes)
+    return Evaluation(data.path, data.size, _STUDENT, rows, notes)
 
 
 def load_model(source: str) -> Model:
@@ -163,13 +144,19 @@ def _load(source: str) -> tuple[Model, str]:
     said = f"; trained on examples of up to {trained:,}"
     if GENERATOR in params:
         said += "; the discriminator of the run, not its generator"
-    config, sentence = trained_model_of(meta), encoder_of_run(whole)
-    left_out = ""
-    if sentence and isinstance(config, TaskModelConfig):  # its head is for training alone
-        left_out, config = config.head.name, without_head(config)
+    return model_of_run(trained_model_of(meta), whole, params, read_run_tokenizer(run, meta)), said
+
+
+def model_of_run(
+    model: ModelConfig, config: Config, params: Mapping[str, Any], tokenizer: Tokenizer
+) -> Model:
+    """Returns the model that a run trained; model: its architecture, of `params`."""
+    sentence, left_out = encoder_of_run(config), ""
+    if sentence and isinstance(model, TaskModelConfig):  # its head is for training alone
+        left_out, model = model.head.name, without_head(model)
     groups = frozenset(weights.groups_in(params)) - {left_out}
-    params = {name: tree for name, tree in params.items() if name in groups}
-    return Model(config, params, read_run_tokenizer(run, meta), groups, sentence), said
+    own = {name: tree for name, tree in params.items() if name in groups}
+    return Model(model, own, tokenizer, groups, sentence)
 
 
 def _models(model: str, beside: Sequence[str], notes: list[str]) -> Iterator[tuple[str, Model]]:
@@ -215,18 +202,40 @@ def _by_words(pairs: Sequence[tuple[str, str]], notes: list[str]) -> dict[str, n
     return found
 
 
-def _search(model: Model, name: str, data: Retrieval, k: int) -> np.ndarray:
-    """Returns the documents with the highest cosine for each query, or dot product if the folder
-    names that: int [Q, K], K ≤ k; UserError if it names a distance."""
+def by_vectors(
+    model: Model, name: str, data: Retrieval, watch: Watch = watched
+) -> dict[str, np.ndarray]:
+    """Returns each of `MEASURES` of each query, [Q], of the documents with the highest cosine, or
+    dot product if the folder names that; UserError if it names a distance."""
     cosine = is_cosine(model, SearchSettings(), _REMEDY)
-    documents = _encode(model, name, data.documents, _DOCUMENT)
-    queries = _encode(model, name, data.queries, _QUERY)
-    with watched(f"{name}: documents compared", len(documents)) as done:
-        _, rows = top_rows(queries, documents, k, cosine=cosine, done=done)
-    return rows
+    documents = _encode(model, name, data.documents, _DOCUMENT, watch)
+    queries = _encode(model, name, data.queries, _QUERY, watch)
+    with watch(f"{name}: documents compared", len(documents)) as done:
+        _, rows = top_rows(queries, documents, _ranked(data), cosine=cosine, done=done)
+    return _measured(data, rows)
 
 
-def _encode(model: Model, name: str, texts: Sequence[str], prompts: Sequence[str]) -> np.ndarray:
+def by_words(data: Retrieval, watch: Watch = watched) -> dict[str, np.ndarray]:
+    """Returns each of `MEASURES` of each query, [Q], of the documents that BM25 finds, for which
+    bm25s must be installed."""
+    with watch("BM25: queries", len(data.queries)) as done:
+        rows = bm25.find(data.queries, data.documents, _ranked(data), done)
+    return _measured(data, rows)
+
+
+def _ranked(data: Retrieval) -> int:
+    """Returns how many documents are ranked for a query, of which one may be left out."""
+    return FOUND + any(place >= 0 for place in data.own)
+
+
+def _measured(data: Retrieval, ranking: np.ndarray) -> dict[str, np.ndarray]:
+    found = gains(_without(data.own, ranking), data.relevance)
+    return {name: of(found, data.relevance) for name, of in MEASURES.items()}
+
+
+def _encode(
+    model: Model, name: str, texts: Sequence[str], prompts: Sequence[str], watch: Watch = watched
+) -> np.ndarray:
     """Returns the vectors of texts: float32 [T, D].
 
     prompts: names, of which the first that the folder has comes before each text; by default that
@@ -235,7 +244,7 @@ def _encode(model: Model, name: str, texts: Sequence[str], prompts: Sequence[str
     known = model.sentence.prompts if model.sentence else {}
     prompt = next((one for one in prompts if one in known), None)
     blocks = []
-    with watched(f"{name}: texts", len(texts)) as done:
+    with watch(f"{name}: texts", len(texts)) as done:
         for start in range(0, len(texts), _BLOCK):
             block = texts[start : start + _BLOCK]
             blocks.append(model.encode(block, prompt_name=prompt))
@@ -248,7 +257,7 @@ def _without(own: Sequence[int], ranking: np.ndarray) -> np.ndarray:
     is_own = (ranking == np.array(own)[:, None]) & (ranking != NOTHING)
     order = np.argsort(is_own, axis=1, kind="stable")  # it comes last
     last = np.take_along_axis(np.where(is_own, NOTHING, ranking), order, axis=1)
-    return np.asarray(last[:, :_FOUND])
+    return np.asarray(last[:, :FOUND])
 
 
 def _mean(values: np.ndarray, least: float) -> Value:

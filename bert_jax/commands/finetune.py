@@ -67,7 +67,16 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     if others:
         compile_cache.use()
-    finetune_seeds(config, values.workdir, values.seeds, start_job=start_job, options=options)
+    from bert_jax.api.run_search import RunSearch
+
+    finetune_seeds(
+        config,
+        values.workdir,
+        values.seeds,
+        start_job=start_job,
+        options=options,
+        open_search=RunSearch,
+    )
 
 
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:

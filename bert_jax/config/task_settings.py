@@ -34,6 +34,9 @@ class TaskConfig:
     data: str = field(default="", metadata=FREE)
     # Such a file for evaluation; "" = dev in the folder, or a tenth of the file.
     held_out: str = field(default="", metadata=FREE)
+    # Of kinds that train vectors of texts: a folder in BEIR's form, as of `evaluate --retrieval`,
+    # in which each evaluation searches.
+    retrieval: str = field(default="", metadata=FREE)
     # Columns of such a file; of CoNLL's their numbers, by default the first and the last.
     text: str = "text"
     pair: str = ""  # of the second text, or of what all choices begin with, if there is one
@@ -69,7 +72,7 @@ class TaskConfig:
     # A batch has an example of each stratum of lengths, so that all batches fill the same rows, or
     # any examples.
     batches: Order = "strata"
-    # Step that predicts; best: by the task's metric.
+    # Step that predicts; best: by the task's metric, or by nDCG@10 of `retrieval`.
     keep: Literal["last", "best"] = field(default="last", metadata=FREE)
     # Layers whose states a linear head reads, such as "-4:", with a frozen encoder; "" = the whole
     # model is trained.

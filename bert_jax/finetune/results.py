@@ -11,6 +11,7 @@ from etils import epath
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.finetune.find_model import FILE, kept_step
 from bert_jax.finetune.task_data import TaskData
+from bert_jax.finetune.tasks.kind import Measured
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.metrics import run_records
 from bert_jax.metrics.run_records import shown
@@ -39,17 +40,19 @@ SEEDS: Final = OutputKind("folder of runs", _has_seeds, is_folder=True)
 
 
 def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
-    """Returns the step and the metrics of the checkpoint that a run keeps; a metric that is not
-    defined is None."""
+    """Returns the step and the metrics of the checkpoint that a run keeps, and where it was
+    compared before training, the rows beside it; a metric that is not defined is None."""
     run = Workdir.open(folder)
     step = kept_step(run, config)
-    found = next(r for r in run_records.read_records(run.metrics, "eval") if r["step"] == step)
-    measured = run_records.task_metrics(found)
+    logged = [*run_records.records(run.metrics)]
+    found = next(r for r in run_records.of_kind(logged, "eval") if r["step"] == step)
+    measured, beside = run_records.task_metrics(found), run_records.compared(logged)
     return {
         "run": run.name,
         "seed": config.seed,
         "step": step,
         **run_records.strict(measured),
+        **({"beside": beside} if beside else {}),
     }
 
 
@@ -59,9 +62,10 @@ def write_results(
     """Prints the results of runs with their median and range, beside the baselines, and writes them
     to `FILE` in the folder."""
     kind, task, held_out = data.kind, config.task, data.held_out.examples
-    names = kind.metrics(task, data.labels)
+    names = data.metrics(task)
     baselines = kind.baselines(task, data.train.examples, held_out)
-    trivial = {what: kind.compute_metrics(task, held_out, x) for what, x in baselines.items()}
+    trivial = _medians([run.get("beside", {}) for run in runs])
+    trivial |= {what: kind.compute_metrics(task, held_out, x) for what, x in baselines.items()}
     defined = {name: [run[name] for run in runs if run[name] is not None] for name in names}
     values: dict[str, Any] = {
         "task": task.name,
@@ -80,12 +84,24 @@ def write_results(
         rows.append(["median", *(shown(values["median"][name]) for name in names)])
         spans = (values["range"][name] for name in names)
         rows.append(["range", *(" to ".join(map(shown, span)) for span in spans)])
-    rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
+    rows += [
+        [what, *(shown(found[n]) if n in found else "-" for n in names)]
+        for what, found in trivial.items()
+    ]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
     keys = data.decides_steps(config), "optimizer.learning_rate"
     if line := _below(config, names[0], values["median"], values["baselines"], keys):
         console.print(line, markup=False)
+
+
+def _medians(beside: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Measured]:
+    """Returns the rows beside runs, each metric the median of theirs."""
+    found: dict[str, Measured] = {}
+    for name, first in next(iter(beside), {}).items():
+        own = [rows[name] for rows in beside if name in rows]
+        found[name] = {metric: statistics.median(row[metric] for row in own) for metric in first}
+    return found
 
 
 def _below(
@@ -97,7 +113,7 @@ def _below(
 ) -> str:
     """Returns a line with what to try if a baseline has a higher metric, or one where that of the
     runs is not defined; "" if none has. keys: of the config, of which other values may help."""
-    values = {what: measured[name] for what, measured in baselines.items()}
+    values = {what: measured.get(name) for what, measured in baselines.items()}
     known = {what: value for what, value in values.items() if value is not None}
     best = max(known, key=lambda what: known[what], default="")
     if not best or (found[name] is not None and known[best] <= found[name]):

@@ -23,13 +23,16 @@ from bert_jax.errors import UserError, count
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.check_task import check_task
 from bert_jax.finetune.probe import with_probe
+from bert_jax.finetune.search_measure import OpenSearch
 from bert_jax.finetune.task_evaluation import HeldOutExamples
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.finetune.tasks.encoding import check_no_padding
 from bert_jax.finetune.tasks.kind import Logits, Measured, Prepared, TaskContext, TaskKind
 from bert_jax.finetune.tasks.labeled_examples import Examples
+from bert_jax.finetune.tasks.retrieval_files import Retrieval
 from bert_jax.finetune.tasks.task_kinds import kind_of
 from bert_jax.finetune.teacher import Teacher
+from bert_jax.metrics.retrieval import MEASURES
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.parallel.mesh import axis_size
@@ -86,7 +89,11 @@ class TaskSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """See `run_data.RunData`; created by `open_task`."""
+    """See `run_data.RunData`; created by `open_task`.
+
+    Attributes:
+        search: what is searched at evaluations, and what measures it.
+    """
 
     path: str
     kind: TaskKind
@@ -95,6 +102,7 @@ class TaskData:
     held_out: TaskSplit
     sources: tuple[str, ...] = ()
     teacher: Teacher | None = None
+    search: tuple[Retrieval, OpenSearch] | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.labels[:_SHOWN]) + (", …" if len(self.labels) > _SHOWN else "")
@@ -103,7 +111,8 @@ class TaskData:
 
     @property
     def digests(self) -> dict[str, str]:
-        return {"teacher": self.teacher.digest} if self.teacher else {}
+        teacher = {"teacher": self.teacher.digest} if self.teacher else {}
+        return teacher | ({"retrieval": self.search[0].digest} if self.search else {})
 
     @property
     def files(self) -> dict[str, Any]:
@@ -145,16 +154,25 @@ class TaskData:
             found = self.kind.predictions(task, examples, self.held_out.prepared, logits)
             return self.kind.compute_metrics(task, examples, found)
 
-        names = self.kind.metrics(config.task, self.labels)
+        searched = None
+        if self.search:
+            retrieval, open_search = self.search
+            searched = open_search(config, self.tokenizer, retrieval)
         evaluated = HeldOutExamples(
             held_out,
             measure,
-            names[0],
+            self.kind.metrics(config.task, self.labels)[0],
             self.corpus(config),
             per_token=self.kind.per_token,
             per_example=self.kind.per_example,
+            search=searched,
         )
         return PhaseData(train.shape, train, evaluated, "examples", train.strips)
+
+    def metrics(self, task: TaskConfig) -> tuple[str, ...]:
+        """Returns the names of the metrics of a run, as `TaskKind.metrics`: those of a search come
+        first."""
+        return (*(MEASURES if self.search else ()), *self.kind.metrics(task, self.labels))
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "TaskData":
         """Returns the data with the soft labels of the teacher among the targets for training."""

@@ -2,14 +2,16 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.finetune.batches import ExampleBatches
+from bert_jax.finetune.search_measure import UNTRAINED, SearchMeasure
 from bert_jax.finetune.tasks.kind import Logits, Measured
+from bert_jax.metrics.retrieval import MEASURES
 from bert_jax.metrics.run_records import TASK_METRIC
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
@@ -26,6 +28,7 @@ class HeldOutExamples(EvaluationPass):
         first: the most important metric.
         per_token: whether there are logits of each token, or of each sequence.
         per_example: whether there are logits of each example of several sequences.
+        search: measures the vectors in a search, too, whose first measure is then the `error`.
     """
 
     def __init__(
@@ -37,10 +40,48 @@ class HeldOutExamples(EvaluationPass):
         *,
         per_token: bool,
         per_example: bool = False,
+        search: SearchMeasure | None = None,
     ) -> None:
         super().__init__(corpus, batches.batch, batches.rows, batches.steps_per_epoch)
         self._batches, self._measure, self._first = batches, measure, first
+        self._search = search
         self._per_token, self._per_example = per_token, per_example
+
+    def evaluate(
+        self,
+        program: StepFunctions,
+        params: dict,
+        advance: Callable[[float], None] = lambda tokens: None,
+        *,
+        compiled: jax.stages.Compiled | None = None,
+        begin: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
+        found = super().evaluate(
+            program, params, advance, compiled=compiled, begin=begin, while_waiting=while_waiting
+        )
+        if self._search is None:
+            return found
+
+        def next_block() -> None:
+            begin()
+            advance(0.0)
+
+        measured = self._search.of_params(params, next_block)
+        searched = {f"{TASK_METRIC}{name}": measured[name] for name in MEASURES}
+        first, *_ = searched.values()
+        return {**searched, **found, "error": 1.0 - first}
+
+    def before_training(
+        self, params: dict, begin: Callable[[], None] = lambda: None
+    ) -> Mapping[str, Mapping[str, float]]:
+        if self._search is None:
+            return {}
+        found = {
+            "BM25": self._search.of_words(begin),
+            UNTRAINED: self._search.of_params(params, begin),
+        }
+        return {name: measured for name, measured in found.items() if measured}
 
     def _take_rows(self, sums: dict[str, Any]) -> Any:
         logits, *_ = jax.tree.leaves(sums.pop("outputs"))  # first what predictions are made from

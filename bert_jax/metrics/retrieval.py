@@ -7,13 +7,15 @@ On 200 random rankings with grades 0 to 3 equal to pytrec_eval-terrier 0.5.11 wi
 Q: queries, K: documents found for each, the best first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 # Of each query: row of a relevant document -> its grade, above 0; not empty.
 Relevance = Sequence[Mapping[int, float]]
 NOTHING = -1  # in a ranking: no further document was found
+FOUND: Final = 10  # documents of a query that are ranked
 
 
 def gains(ranking: np.ndarray, relevance: Relevance) -> np.ndarray:
@@ -74,3 +76,12 @@ def best_rows(scores: np.ndarray, k: int) -> np.ndarray:
     rows = np.full(k, NOTHING, np.int64)
     rows[: len(order)] = candidates[order]
     return rows
+
+
+# By measure, of each query, from what `gains` returns: [Q]. The first is the most important.
+MEASURES: Final[Mapping[str, Callable[[np.ndarray, Relevance], np.ndarray]]] = {
+    f"nDCG@{FOUND}": lambda found, relevance: ndcg_at(FOUND, found, relevance),
+    "recall@1": lambda found, relevance: recall_at(1, found, relevance),
+    f"recall@{FOUND}": lambda found, relevance: recall_at(FOUND, found, relevance),
+    f"MRR@{FOUND}": lambda found, relevance: reciprocal_rank_at(FOUND, found),
+}

@@ -21,6 +21,7 @@ Measured = Literal["train", "eval"]
 Event = Literal[
     "start",  # training starts; step: the one it resumes from
     "fills",  # guesses for hidden words, see `fill_records`
+    "compared",  # rows beside the metrics of a task, measured before the first step
     "goodput",  # seconds by activity so far
     "skipped",  # a skipped update; step: its number from 0, as for `data batch --step`
     "quarantined",  # a checkpoint that is damaged or of another run was moved to quarantine/
@@ -106,6 +107,20 @@ def task_metrics(scalars: Mapping[str, Any]) -> dict[str, float]:
         for key, value in scalars.items()
         if key.startswith(TASK_METRIC)
     }
+
+
+def compared(logged: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the rows that the metrics of a task are compared with: name -> metrics; those that a
+    run recorded last, none of most runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in of_kind(logged, "compared"):
+        found = record["beside"] if _is_compared(record.get("beside")) else found
+    return found
+
+
+def _is_compared(value: Any) -> bool:
+    rows = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(row, dict) and all(map(is_finite, row.values())) for row in rows)
 
 
 def baseline_word(scalars: Mapping[str, Any], objective: str) -> str:

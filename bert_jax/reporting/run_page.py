@@ -1,6 +1,8 @@
 """Parts of the HTML page of a run, or of several over each other: curves, sources, hidden words and
 goodput."""
 
+# Over 300 lines: the tables and curves of one page, from the same records.
+
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +44,7 @@ class Logged:
     train: list[dict[str, Any]]
     evals: list[dict[str, Any]]
     filled: list[Filled]
+    compared: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: "epath.Path") -> "Logged":
@@ -52,7 +55,7 @@ class Logged:
     def of(cls, logged: Sequence[dict[str, Any]]) -> "Logged":
         """logged: all records of the run."""
         train, evals = (metrics.of_kind(logged, kind) for kind in ("train", "eval"))
-        return cls(train, evals, read_fills(logged))
+        return cls(train, evals, read_fills(logged), metrics.compared(logged))
 
     @property
     def last(self) -> dict[str, Any]:
@@ -85,11 +88,20 @@ def add_training(
     page.text(f"{after}, {text}. {held_out_table.explanation(last)}")
     page.table(*held_out_table.table(last))
     if measured:
-        page.table(("metric", "value"), [(k, metrics.shown(v)) for k, v in measured.items()])
+        beside = logged.compared
+        rows = [
+            (k, metrics.shown(v), *(_value(row, k) for row in beside.values()))
+            for k, v in measured.items()
+        ]
+        page.table(("metric", "value", *beside), rows)
     for name in held_out_table.titles(last):
         _add_sources(page, last, name)
     page.heading("Curves")
     add_curves(page, {"": logged}, token_baselines=token_baselines)
+
+
+def _value(row: Mapping[str, Any], name: str) -> str:
+    return metrics.shown(row[name]) if name in row else ""
 
 
 def add_curves(
@@ -190,7 +202,10 @@ def _others(runs: Mapping[str, Logged]) -> Iterator[tuple[dict[str, Any], str]]:
     for name in names:
         key = f"{metrics.TASK_METRIC}{name}"
         lines = {own or run: _line(logged.evals, key) for run, logged in runs.items()}
-        yield {"lines": _drawn(lines), "ylabel": name}, f"Held-out {name}"
+        beside = next(iter(runs.values())).compared if len(runs) == 1 else {}
+        baselines = {row: of[name] for row, of in beside.items() if name in of}
+        drawn = {"lines": _drawn(lines), "ylabel": name, "baselines": baselines}
+        yield drawn, f"Held-out {name}"
     if len(runs) == 1:
         (logged,) = runs.values()
         if attention := _attention(logged.evals):

@@ -8,7 +8,7 @@ comparable only between runs where that product is equal.
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -81,6 +81,13 @@ class EvaluationPass(abc.ABC):
             parts.append(self._take_rows(sums))
             totals.add(sums)
         return self._summary(program, totals.sums, parts)
+
+    def before_training(
+        self, params: dict, begin: Callable[[], None] = lambda: None
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Returns what evaluations are compared with, measured once by the initial parameters: the
+        metrics of a task by the name of each row; nothing by default. begin: as of `evaluate`."""
+        return {}
 
     def _sums(
         self,

@@ -55,9 +55,11 @@ class PhaseTrainer:
         return state
 
     def begin(self, state: State) -> None:
-        """Guesses words by the initial values, and saves these, if they are to be kept."""
+        """Guesses words by the initial values, measures what a task compares its metrics with, and
+        saves these values, if they are to be kept."""
         with self.metrics.paused(), self.clock.activity("evaluate"):
             self._fill(state)
+            self._compare(state)
         if self.config.checkpoint.keep_start:
             self.save(state)
 
@@ -183,6 +185,17 @@ class PhaseTrainer:
                 self.phase.data.held_out, self.run.program, state["params"], self.compiled.evaluate
             )
             self.writer.fills(self.done, self.phase.index, fills.sentences, guesses)
+
+    def _compare(self, state: State) -> None:
+        """Writes and shows what the metrics of a task are compared with, if there is something."""
+
+        def begin() -> None:
+            self.preemption.begin()
+            self.clock.progress()
+
+        if beside := self.phase.data.held_out.before_training(state["params"], begin):
+            self.writer.event("compared", self.done, self.phase.index, beside=beside)
+            self.display.compared(beside)
 
     def save(self, state: State) -> None:
         """Saves the state in the background."""

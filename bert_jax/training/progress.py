@@ -75,6 +75,15 @@ class RunDisplay:
         """Prints held-out losses and accuracies with their baselines on one line."""
         logger.info(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
 
+    def compared(self, beside: Mapping[str, Mapping[str, float]]) -> None:
+        """Prints a line for each row that the metrics of a task are compared with."""
+        for name, measured in beside.items():
+            logger.info(f"{name}: {_task_metrics(measured)}")
+
+
+def _task_metrics(measured: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+
 
 def held_out(scalars: Mapping[str, float]) -> str:
     """Formats losses and accuracies, each with its margin, its trivial baseline in parentheses, and
@@ -93,8 +102,7 @@ def held_out(scalars: Mapping[str, float]) -> str:
             f"{'' if auc is None else f', AUC {auc:.3f} (0.500)'}"
         )
     if measured:
-        shown = (f"{name} {value:.4f}" for name, value in measured.items())
-        parts.append(", ".join([f"loss {scalars['loss']:.4f}", *shown]))
+        parts.append(f"loss {scalars['loss']:.4f}, {_task_metrics(measured)}")
     if on := measured_on(scalars):
         parts.append(f"{on}, ± 95 %")
     attention = by_layer(scalars).values()

@@ -17,7 +17,7 @@ from bert_jax.workdir.layout import Workdir, split_step
 # Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.
 _PATH_KEYS: Final = (
     *("data.store", "init", "task.data", "task.held_out", "teacher", "task.tokenizer"),
-    "store",
+    *("task.retrieval", "store"),
 )
 _IS_PATH: Final = re.compile(rf"(^|\.)({'|'.join(map(re.escape, _PATH_KEYS))})$")
 

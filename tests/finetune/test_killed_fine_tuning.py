@@ -16,7 +16,7 @@ import pytest
 from nightly import others_nightly
 from processes import LIMIT, config_file
 from runs import complete_steps, read_meta
-from small_task import task_config, write_task
+from small_task import task_config, write_pairs, write_search
 
 from bert_jax import cli
 from bert_jax.exit_codes import DONE, STOPPED
@@ -30,7 +30,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration with dropout, which saves every two steps."""
     folder = tmp_path_factory.mktemp("task")
     dropout = {"model__hidden_dropout_prob": 0.1, "model__attention_probs_dropout_prob": 0.1}
-    made = task_config(write_task(folder), mesh__data=-1, checkpoint__every_steps=2, **dropout)
+    write_search(write_pairs(folder))
+    made = task_config(folder, mesh__data=-1, checkpoint__every_steps=2, **dropout)
     return config_file(made, folder / "config.py")
 
 
@@ -42,6 +43,10 @@ def flags_of(task: str, config: Path, folder: Path) -> list[str]:
     """The flags of a task; that of a teacher is trained before."""
     name, _, taught = task.partition(" from ")
     named = f"--config.task.name={name}"
+    if task == "sentence_pairs":  # whose evaluations search, too
+        pairs, beir = config.with_name("pairs.tsv"), config.with_name("beir")
+        files = [f"--config.task.data={pairs}", f"--config.task.held_out={pairs}"]
+        return [named, *files, f"--config.task.retrieval={beir}"]
     if not taught:
         return [named]
     teacher = folder / "teacher/run"
@@ -72,7 +77,7 @@ def killed(command: Sequence[str], output: Path, workdir: Path, moments: random.
     return process.wait() == -signal.SIGKILL
 
 
-TASKS = ("rte", "multiple_choice", "rte from a teacher")
+TASKS = ("rte", "multiple_choice", "rte from a teacher", "sentence_pairs")
 
 
 @pytest.mark.slow
@@ -118,6 +123,7 @@ def test_two_processes_train_as_one_does(config: Path, tmp_path: Path, task: str
         for name in ("one", "two")
     )
     assert one["step"] == two["step"] == LAST
+    assert one.keys() == two.keys()
     losses = [read_meta(tmp_path / name, LAST)["evaluation"]["loss"] for name in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -128,6 +128,21 @@ def write_pairs(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
+def write_search(folder: Path) -> Path:
+    """Writes a folder of BEIR's form beside the files of `write_pairs`, from their first 20 pairs:
+    an anchor searches the positives, of which one is that of two anchors."""
+    rows = [line.split("\t")[:2] for line in (folder / "pairs.tsv").read_text().splitlines()[1:21]]
+    documents = list(dict.fromkeys(positive for _, positive in rows))
+    beir = folder / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    for name, texts in (("queries", [anchor for anchor, _ in rows]), ("corpus", documents)):
+        listed = [json.dumps({"_id": f"{name}{i}", "text": t}) for i, t in enumerate(texts)]
+        (beir / f"{name}.jsonl").write_text("\n".join(listed) + "\n")
+    grades = [f"queries{i}\tcorpus{documents.index(p)}\t1" for i, (_, p) in enumerate(rows)]
+    (beir / "qrels/dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *grades]) + "\n")
+    return beir
+
+
 def pairs_config(folder: Path, name: str, **changes: Any) -> Config:
     """As `task_config`, of a kind of `PAIRS`."""
     file, needed = PAIRS[name]

@@ -18,6 +18,7 @@ from bert_jax.finetune.tasks.glue import read_split
 from bert_jax.finetune.tasks.rows import score_of, wrong_row
 from bert_jax.finetune.tasks.table import JSONL, files_in, read_rows, read_titles
 from bert_jax.metrics.retrieval import Relevance
+from bert_jax.storage.digest import json_digest
 from bert_jax.storage.remote import open_path
 
 _ENDINGS: Final = (".jsonl", ".tsv", ".csv")
@@ -53,6 +54,19 @@ class Retrieval:
     relevance: Relevance
     own: list[int]
     notes: list[str]
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that a search finds and is measured by."""
+        relevance = [sorted(grades.items()) for grades in self.relevance]
+        return json_digest([self.queries, self.documents, relevance, self.own])
+
+    @property
+    def size(self) -> str:
+        """The number of queries, documents and relevant ones, in words."""
+        relevant = sum(len(grades) for grades in self.relevance)
+        queries = f"{len(self.queries):,} {'query' if len(self.queries) == 1 else 'queries'}"
+        return f"{queries}, {count(len(self.documents), 'document')}, {relevant:,} relevant"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class SentenceTask(TaskKind):
     per_token = False
     pools = True
     own_settings: tuple[str, ...] = (
-        "query_prompt", "passage_prompt", "normalize", "dimensions",
+        "query_prompt", "passage_prompt", "normalize", "dimensions", "retrieval",
     )  # fmt: skip
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
