@@ -37,6 +37,13 @@ class Meaning:
     names: Mapping[str, str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """The names of which a text lists one or several, each once, with commas between."""
+
+    names: tuple[str, ...]
+
+
 Whole = Annotated[int, Within(0, 2**31 - 1)]
 Words = Annotated[int, Within(1, 512)]
 Share = Annotated[float, Within(0, 1)]
@@ -61,8 +68,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     """Returns a value (an int as a float where a float is expected) if its annotation allows it.
 
     Args:
-        hint: a class, a `Literal`, or `Annotated` with a `Within`, a `Meaning` of a `Literal`, or a
-            collection of names; values of other annotations are not checked.
+        hint: a class, a `Literal`, or `Annotated` with a `Within`, a `Meaning` of a `Literal`, a
+            `Listed`, or a collection of names; values of other annotations are not checked.
         where: the setting, for the message.
 
     Raises:
@@ -74,6 +81,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
         if isinstance(valid, Meaning):
             return _chosen(value, base, where, valid.names)
         typed = checked(value, base, where)
+        if isinstance(valid, Listed):
+            return _listed(typed, valid.names, where)
         if typed in valid:
             return typed
         if isinstance(valid, Within):
@@ -97,6 +106,17 @@ def _chosen(value: Any, hint: Any, where: str, names: Mapping[str, str]) -> Any:
     if value not in choices:
         meant = names.get(str(value), str(value)[:80])
         raise UserError(f"{where}={shown(value)}{nearest(meant, choices)}")
+    return value
+
+
+def _listed(value: str, names: tuple[str, ...], where: str) -> str:
+    """Returns a text that lists names; UserError for another name, or one that is there twice."""
+    parts = [part.strip() for part in value.split(",")]
+    if other := next((part for part in parts if part not in names), None):
+        raise UserError(f"{where}={shown(value)}: {shown(other)} is none{nearest(other, names)}")
+    if "" in parts or len({*parts}) < len(parts):
+        valid = ", ".join(names)
+        raise UserError(f"{where}={shown(value)} should list different names of {valid}")
     return value
 
 

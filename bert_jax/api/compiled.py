@@ -55,7 +55,8 @@ def vectors(
     x_BxSxD = states(graph, params, rows, layers=layers, join=join)
     if pooling == "pooled":
         return nnx.merge(graph, params).encoder.pooled(x_BxSxD, rows.starts)
-    return pool(x_BxSxD, jnp.asarray(rows.examples), jnp.asarray(rows.starts), pooling)
+    examples, starts, positions = map(jnp.asarray, (rows.examples, rows.starts, rows.positions))
+    return pool(x_BxSxD, examples, starts, positions, (pooling,))
 
 
 @jax.default_matmul_precision("highest")

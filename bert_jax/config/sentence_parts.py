@@ -6,6 +6,13 @@ from typing import Final
 
 # Over the tokens of a text; several are joined in their order.
 POOLS: Final = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def parse_pools(text: str) -> tuple[str, ...]:
+    """Returns the pools that a text lists, in its order."""
+    return tuple(part.strip() for part in text.split(","))
+
+
 # Of a dense layer, by the name of the class in PyTorch: the module that has it.
 ACTIVATIONS: Final = {
     "Identity": "torch.nn.modules.linear",

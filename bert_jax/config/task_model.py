@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from bert_jax.config.ranges import BelowOne
 from bert_jax.config.schema import ModelConfig
+from bert_jax.config.sentence_parts import parse_pools
 from bert_jax.config.task_settings import Directions, Join, Pooling, TaskConfig
 from bert_jax.data_pipeline.settings import Within
 
@@ -52,7 +53,7 @@ class HeadConfig:
             empty if the encoder is trained, and the head reads the last layer.
         join: of the states of `layers`.
         pooling: of them, or of the states of the last layer that a classifier of texts reads, or
-            of which a vector is made.
+            of which a vector is made; several names are joined in their order.
         vectors: of a head that makes vectors of texts.
     """
 
@@ -68,6 +69,11 @@ class HeadConfig:
     pooling: Pooling = "cls"
     vectors: VectorConfig | None = None
 
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The pools of `pooling`."""
+        return parse_pools(self.pooling)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskModelConfig(ModelConfig):
@@ -77,9 +83,9 @@ class TaskModelConfig(ModelConfig):
 
     @property
     def head_width(self) -> int:
-        """Numbers of a token that the head reads."""
+        """Numbers of a token, or of the vector of a text, that the head reads."""
         several = len(self.head.layers) if self.head.join == "concat" else 1
-        return self.hidden_size * (several or 1)
+        return self.hidden_size * (several or 1) * len(self.head.pools)
 
     @property
     def head_scale(self) -> float:

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from bert_jax.config.on_resume import FREE
 from bert_jax.config.ranges import BelowOne
-from bert_jax.data_pipeline.settings import Share, Whole, Within
+from bert_jax.config.sentence_parts import POOLS
+from bert_jax.data_pipeline.settings import Listed, Share, Whole, Within
 from bert_jax.errors import UserError
 
 Join = Literal["concat", "mean"]
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Annotated[str, Listed(POOLS)]
 Directions = Literal["one", "both"]
 ScoreLoss = Literal["cosine", "cosent"]
 Order = Literal["strata", "shuffle"]  # of the examples, see `finetune.order`
@@ -78,7 +79,9 @@ class TaskConfig:
     # model is trained.
     layers: str = ""
     join: Join = "concat"  # of these layers
-    pooling: Pooling = "mean"  # over the tokens of an example, or of a sentence's vector
+    # Over the tokens of an example, or of a sentence's vector; several, such as "cls,mean", are
+    # joined in this order.
+    pooling: Pooling = "mean"
     # Sentence vectors: text before the anchor or sentence1, and before the positive and the
     # negatives or sentence2, of which the latter has that of sentence1 unless another is given.
     query_prompt: str = ""

@@ -20,7 +20,7 @@ def encoder_of_run(config: Config) -> SentenceEncoder | None:
     if head is None or head.vectors is None:
         return None
     task = config.task
-    parts: list[Part] = [Pooling((head.pooling,), True, config.model.hidden_size)]
+    parts: list[Part] = [Pooling(head.pools, True, config.model.hidden_size)]
     parts += [Normalize()] if head.vectors.normalize else []
     passage = passage_prompt(task, head.vectors.loss)
     has_two = head.vectors.loss == "negatives" or passage != task.query_prompt

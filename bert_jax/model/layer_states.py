@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config.task_settings import Join, Pooling
+from bert_jax.config.task_settings import Join
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Encoder
 
@@ -71,26 +71,60 @@ def joined(states: Sequence[jax.Array] | jax.Array, layers: Sequence[int], join:
 
 
 def pool(
-    x_BxSxD: jax.Array, examples_BxS: jax.Array, starts_BxN: jax.Array, pooling: Pooling
+    x_BxSxD: jax.Array,
+    examples_BxS: jax.Array,
+    starts_BxN: jax.Array,
+    positions_BxS: jax.Array,
+    pools: Sequence[str],
+    first: int = 0,
 ) -> jax.Array:
-    """Returns the vector of the text in each place, [B, N, D]; 0 in an empty place, or any vector
-    with "cls".
+    """Returns the vector of the text in each place, [B, N, pools · D], the pools one after the
+    other; of an empty place any vector.
+
+    As sentence-transformers' Pooling.py of release 6.2.
 
     Args:
         examples_BxS: the place of each position's text, from 1; 0 = padding.
         starts_BxN: the first position of the text in each place.
+        positions_BxS: from 0 in each text.
+        pools: of `sentence_parts.POOLS`.
+        first: of the tokens of each text, that from which on they are pooled.
     """
-    if pooling == "cls":
-        return jnp.take_along_axis(x_BxSxD, starts_BxN[..., None], axis=1)
     places_N = 1 + jnp.arange(starts_BxN.shape[1])
     own_BxNxS = examples_BxS[:, None, :] == places_N[None, :, None]
-    if pooling == "max":
+    if first:
+        own_BxNxS &= (positions_BxS >= first)[:, None, :]
+    each = [_pool(x_BxSxD, own_BxNxS, starts_BxN + first, positions_BxS, name) for name in pools]
+    return jnp.concatenate(each, -1) if len(each) > 1 else each[0]
+
+
+def _pool(
+    x_BxSxD: jax.Array,
+    own_BxNxS: jax.Array,
+    starts_BxN: jax.Array,
+    positions_BxS: jax.Array,
+    name: str,
+) -> jax.Array:
+    """Returns one pool, [B, N, D]; 0 in an empty place, or any vector of a single token.
+
+    own_BxNxS: whether a position is of the text in a place.
+    """
+    if name == "max":
         most_BxNxD = jnp.where(own_BxNxS[..., None], x_BxSxD[:, None], -jnp.inf).max(2)
         return jnp.where(own_BxNxS.any(-1, keepdims=True), most_BxNxD, 0)
-    sizes_BxN = jnp.maximum(own_BxNxS.sum(-1), 1)
+    if name in ("cls", "lasttoken"):
+        at_BxN = starts_BxN
+        if name == "lasttoken":
+            at_BxN = own_BxNxS.shape[-1] - 1 - own_BxNxS[..., ::-1].argmax(-1)
+        return jnp.take_along_axis(x_BxSxD, at_BxN[..., None], axis=1)
+    weights_BxNxS = own_BxNxS.astype(x_BxSxD.dtype)
+    if name == "weightedmean":  # a token weighs its place in the text, from 1
+        weights_BxNxS = own_BxNxS * (1 + positions_BxS)[:, None, :].astype(jnp.float32)
     # A product with the states of all places, in which those of other texts count zero times.
     total_BxNxD = jnp.einsum(
-        "bns,bsd->bnd", own_BxNxS.astype(x_BxSxD.dtype), x_BxSxD,
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
-    return total_BxNxD / sizes_BxN[..., None]
+        "bns,bsd->bnd", weights_BxNxS, x_BxSxD, preferred_element_type=jnp.float32
+    )
+    size_BxN = jnp.maximum(weights_BxNxS.sum(-1, dtype=jnp.float32), 1)
+    if name == "mean_sqrt_len_tokens":
+        size_BxN = jnp.sqrt(size_BxN)
+    return total_BxNxD / size_BxN[..., None]

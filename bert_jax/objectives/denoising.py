@@ -56,17 +56,20 @@ class FromVector(nnx.Module):
     whose norm is of the queries alone, it has none."""
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
-        H, self.rate = config.hidden_size, config.hidden_dropout_prob
+        shapes, self.rate = (
+            ((config.head_width,), (config.hidden_size,)),
+            config.hidden_dropout_prob,
+        )
         scale, bias = config.output_scale, config.linear_bias
-        self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"), scale, bias)
+        self.dense = Dense(config, keys, *shapes, ("embed", "pooled"), scale, bias)
         self.norm = LayerNorm(config, keys) if config.norm_position == "post" else None
 
     def __call__(
-        self, x_RxSxH: jax.Array, vectors_RxNxH: jax.Array, own_RxNxS: jax.Array, key: Any
+        self, x_RxSxH: jax.Array, vectors_RxNxV: jax.Array, own_RxNxS: jax.Array, key: Any
     ) -> jax.Array:
         """Returns the hidden states; own: 1 where a position is of a place's sentence, else 0."""
         # A product in which each position has one term that is not 0.
-        y_RxSxH = jnp.einsum("rns,rnh->rsh", own_RxNxS, self.dense(vectors_RxNxH))
+        y_RxSxH = jnp.einsum("rns,rnh->rsh", own_RxNxS, self.dense(vectors_RxNxV))
         x_RxSxH = x_RxSxH + dropout(y_RxSxH, rate=self.rate, key=key)
         return self.norm(x_RxSxH) if self.norm else x_RxSxH
 

@@ -77,11 +77,16 @@ class DenoisingModel(PretrainingModel):
         }
         x_BxSxH = self.encoded(left, key)
         examples_BxS = left["example_ids"].reshape(len(x_BxSxH), -1)
-        vectors_BxNxH = pool(x_BxSxH, examples_BxS, batch["cls_positions"], config.head.pooling)
+        places = (
+            examples_BxS,
+            batch["cls_positions"],
+            batch["position_ids"].reshape(len(x_BxSxH), -1),
+        )
+        vectors_BxNxV = pool(x_BxSxH, *places, config.head.pools)
         own_RxS = read["example_ids"]
         strips = len(own_RxS) // len(x_BxSxH)
-        vectors_RxNxH = jnp.repeat(vectors_BxNxH.astype(x_BxSxH.dtype), strips, axis=0)
-        places_N = 1 + jnp.arange(vectors_RxNxH.shape[1])
+        vectors_RxNxV = jnp.repeat(vectors_BxNxV.astype(x_BxSxH.dtype), strips, axis=0)
+        places_N = 1 + jnp.arange(vectors_RxNxV.shape[1])
         own_RxNxS = (own_RxS[:, None] == places_N[None, :, None]).astype(x_BxSxH.dtype)
         return self.encoder.decode(
             read["input_ids"],
@@ -89,6 +94,6 @@ class DenoisingModel(PretrainingModel):
             own_RxS,
             read["position_ids"],
             self.decoder.layers,
-            lambda layer, x, own_key: layer(x, vectors_RxNxH, own_RxNxS, own_key),
+            lambda layer, x, own_key: layer(x, vectors_RxNxV, own_RxNxS, own_key),
             None if key is None else fold_key(key, _KEY),
         )

@@ -9,7 +9,6 @@ from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import probe_of
-from bert_jax.config.task_settings import Pooling
 from bert_jax.model.encoder import Embeddings, Encoder
 from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Dense, Keys
@@ -87,13 +86,16 @@ class PretrainingModel(nnx.Module):
         key: as in a call. without: objectives that are left out.
         """
 
-        def of_texts(positions_BxN: jax.Array, pooling: Pooling) -> jax.Array:
-            examples_BxS = _whole_rows(encoder_rows(batch)["example_ids"], batch)
-            return pool(x_BxSxH, examples_BxS, positions_BxN, pooling)
+        def of_texts(positions_BxN: jax.Array, pools: Sequence[str]) -> jax.Array:
+            read = encoder_rows(batch)
+            examples, places = (
+                _whole_rows(read[x], batch) for x in ("example_ids", "position_ids")
+            )
+            return pool(x_BxSxH, examples, positions_BxN, places, pools)
 
         def pooled(positions_BxN: jax.Array) -> jax.Array:
             if probe := probe_of(self.encoder.config):
-                return of_texts(positions_BxN, probe.pooling)
+                return of_texts(positions_BxN, probe.pools)
             return self.encoder.pooled(x_BxSxH, positions_BxN)
 
         def dropped(x: jax.Array, rate: float, place: int) -> jax.Array:

@@ -128,7 +128,7 @@ def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, flo
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
     """The scores: without hard negatives, whose number is the data's."""
     examples = phase.batch_size * phase.examples_per_row
-    return 2.0 * examples * examples * model.hidden_size
+    return 2.0 * examples * examples * model.head_width
 
 
 IN_BATCH_NEGATIVES = Objective(

@@ -27,7 +27,7 @@ class PairClassifier(SentenceHead):
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         super().__init__(config, keys)
-        shapes = (3 * config.hidden_size,), (len(config.head.labels),)
+        shapes = (3 * config.head_width,), (len(config.head.labels),)
         self.output = Dense(config, keys, *shapes, ("embed", "classes"), config.head_scale)
 
     def __call__(self, states: States, batch: Batch) -> jax.Array:
@@ -102,7 +102,7 @@ def _soft_baselines(sums: Mapping[str, Any], count: float) -> dict[str, float]:
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
     examples = phase.batch_size * phase.examples_per_row
-    return 2.0 * examples * 3 * model.hidden_size * len(model.head.labels)
+    return 2.0 * examples * 3 * model.head_width * len(model.head.labels)
 
 
 LABELED_PAIRS = Objective(

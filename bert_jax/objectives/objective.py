@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import DataConfig, ModelConfig, PhaseConfig
-from bert_jax.config.task_settings import Pooling
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.soft_labels import SoftLoss
@@ -68,8 +67,8 @@ class States:
     hidden: jax.Array  # states [B, S, H] of the last layer
     table: jax.Array  # word embeddings [V, H]
     pooled: Callable[[jax.Array], jax.Array]  # positions [B, N] -> vectors [B, N, H]
-    # positions [B, N], `HeadConfig.pooling` -> vectors of their texts [B, N, H]
-    of_texts: Callable[[jax.Array, Pooling], jax.Array]
+    # positions [B, N], `HeadConfig.pools` -> vectors of their texts [B, N, H]
+    of_texts: Callable[[jax.Array, Sequence[str]], jax.Array]
     # (x, rate, number of the place in the head) -> x with dropout, in training
     dropped: Callable[[jax.Array, float, int], jax.Array]
 

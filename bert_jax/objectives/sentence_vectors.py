@@ -50,7 +50,7 @@ class SentenceHead(nnx.Module):
         """Returns the vector of each sequence, float32 [B, N·C, D]; of an empty place any."""
         head = self.config.head
         assert head.vectors is not None
-        x = states.of_texts(batch["cls_positions"], head.pooling).astype(jnp.float32)
+        x = states.of_texts(batch["cls_positions"], head.pools).astype(jnp.float32)
         return unit(x) if head.vectors.normalize else x
 
 

@@ -33,7 +33,7 @@ class SequenceClassifier(TaskHead):
         if head.dense is None:
             x_BxNxH = states.pooled(cls_positions_BxN)
         else:
-            x_BxNxH = states.of_texts(cls_positions_BxN, head.pooling).astype(states.hidden.dtype)
+            x_BxNxH = states.of_texts(cls_positions_BxN, head.pools).astype(states.hidden.dtype)
             if head.drops_input:
                 x_BxNxH = states.dropped(x_BxNxH, head.dropout, 0)
             x_BxNxH = self.transformed(x_BxNxH)

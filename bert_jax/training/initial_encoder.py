@@ -1,12 +1,11 @@
 """Names what made vectors of texts in the model that a run starts from, and does not in the run."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from bert_jax.config.schema import Config
-from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling
+from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling, parse_pools
 from bert_jax.config.task_model import TaskModelConfig, VectorLoss
-from bert_jax.config.task_settings import Pooling as Pool
 from bert_jax.convert.run_encoder import PASSAGES, QUERY, encoder_of_run
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.convert.tokenizer_files import lowercases
@@ -40,11 +39,10 @@ def _parts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
     for part in theirs.parts:
         if part in own or isinstance(part, Dropout):
             continue
-        pool = part.pools[0] if isinstance(part, Pooling) and len(part.pools) == 1 else ""
         if ours and isinstance(part, Pooling):
             title = part.title + ("" if part.include_prompt else " without the prompt's tokens")
-            differs = pool in get_args(Pool) and pool != config.task.pooling
-            yield _titled(title, "task.pooling" if differs else "", pool)
+            differs = part.pools != parse_pools(config.task.pooling)
+            yield _titled(title, "task.pooling" if differs else "", ",".join(part.pools))
         elif ours and isinstance(part, Normalize):
             yield _titled(part.title, "task.normalize", True)
         else:

@@ -201,10 +201,19 @@ def losses_of(config: Config, batch: dict[str, np.ndarray]) -> tuple[float, np.n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["bert", "roberta-prelayernorm", "modernbert", "albert"])
-def test_the_decoder_of_every_layout_reads_what_is_before(store: TokenStore, layout: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "pooling"),
+    [
+        ("bert", "mean"), ("roberta-prelayernorm", "mean"), ("modernbert", "mean"),
+        ("albert", "mean"), ("bert", "lasttoken,weightedmean"),
+    ],
+)  # fmt: skip
+def test_the_decoder_of_every_layout_reads_what_is_before(
+    store: TokenStore, layout: str, pooling: str
+) -> None:
     """With windows, shared layers, pre-LayerNorm; packed and padded."""
     own = {f"model__{name}": value for name, value in LAYOUTS[layout].items()}
+    own["task__pooling"] = pooling
     config, batches = batches_of(denoising_config(store, **own))
     _, padded = batches_of(denoising_config(store, **own, **PADDED))
     batch, alone = batches.batch(0), padded.batch(0)

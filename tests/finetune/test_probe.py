@@ -71,6 +71,15 @@ def test_the_head_is_linear_in_the_vectors_of_embed(
     np.testing.assert_allclose(found, vectors @ output["kernel"] + output["bias"], atol=1e-5)
 
 
+def test_several_pools_are_joined_in_their_order(folder: Path) -> None:
+    changes = {"task__layers": "-2:", "task__pooling": "lasttoken,cls"}
+    params, model, found = untrained(task_config(folder, **changes))
+    states = model.hidden_states(TEXTS, layers="-2:")
+    vectors = np.stack([np.concatenate([one[-1], one[0]]) for one in states])
+    output = jax.tree.map(np.asarray, params["classifier"]["output"])
+    np.testing.assert_allclose(found, vectors @ output["kernel"] + output["bias"], atol=1e-5)
+
+
 def test_the_head_of_tags_is_linear_in_the_states_of_tokens(folder: Path) -> None:
     config = task_config(folder, task__name="tagging", task__layers="1:")
     params, model, found = untrained(config)

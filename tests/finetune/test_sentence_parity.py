@@ -149,9 +149,13 @@ def test_three_steps_are_those_of_pytorch(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.processes
 @library.WITH_EACH_RELEASE
-def test_three_steps_are_those_of_sentence_transformers(packages: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "cls,mean_sqrt_len_tokens,weightedmean,lasttoken"])
+def test_three_steps_are_those_of_sentence_transformers(
+    packages: str, tmp_path: Path, pooling: str
+) -> None:
     """A folder of the first parameters, trained there with its loss."""
-    ours = our_steps(tmp_path / "task", optimizer__learning_rate=1e-2)
+    changes = {"task__pooling": pooling, "optimizer__learning_rate": 1e-2}
+    ours = our_steps(tmp_path / "task", **changes)
     tokenizer = Tokenizer.load(tmp_path / "task/tokenizer.json")
     export(
         {"encoder": ours.params["encoder"]}, ours.encoder, tokenizer, tmp_path / "start",

@@ -217,9 +217,23 @@ def test_a_setting_without_effect_is_refused(
     assert message in str(raised.value)
 
 
-def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"config\.task\.pooling='first'"):
-        task_config(tmp_path, task__name="sentence_pairs", task__pooling="first")
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        ("meen", "='meen': 'meen' is none; did you mean mean?"),
+        ("cls,mean_sqrt_len", "'mean_sqrt_len' is none; did you mean mean_sqrt_len_tokens?"),
+        ("cls, last_token", "'last_token' is none; did you mean lasttoken?"),
+        ("first", "='first': 'first' is none; valid: cls, lasttoken, max, mean, mean_sq"),
+        ("mean,cls,mean", "='mean,cls,mean' should list different names of cls, max, mean, mean_"),
+        ("mean,", "='mean,' should list different names"),
+        ("", "='' should list different names"),
+    ],
+)
+def test_an_unknown_pooling_is_refused(tmp_path: Path, pooling: str, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        task_config(tmp_path, task__name="sentence_pairs", task__pooling=pooling)
+    assert str(raised.value).startswith("config.task.pooling=")
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["scored_pairs", "labeled_pairs", "sentence_pairs"])
@@ -339,14 +353,23 @@ def test_a_lone_held_out_positive_is_said_to_rank_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pooling", "dimensions", "title"),
+    [("max", "", "max"), ("lasttoken, weightedmean", "48,16", "lasttoken+weightedmean")],
+)
 def test_a_run_writes_a_folder_with_its_vectors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    pooling: str,
+    dimensions: str,
+    title: str,
 ) -> None:
     folder = write_pairs(tmp_path / "task")
     prompts = {"task__query_prompt": "dal ", "task__passage_prompt": "bel "}
     config = pairs_config(
-        folder, "sentence_pairs", mesh__data=-1, task__epochs=0.3, task__pooling="max", **prompts
-    )
+        folder, "sentence_pairs", mesh__data=-1, task__epochs=0.3, task__pooling=pooling,
+        task__dimensions=dimensions, **prompts,
+    )  # fmt: skip
     finetune(config, tmp_path / "run")
     assert "held-out: loss" in capsys.readouterr().out
     bert_jax.export(tmp_path / "run", tmp_path / "out")
@@ -358,7 +381,9 @@ def test_a_run_writes_a_folder_with_its_vectors(
     no_pooler = {"add_pooling_layer": False}  # of which it would else warn
     assert limit == {"max_seq_length": 32, "do_lower_case": False, "model_args": no_pooler}
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["BertModel"]
-    assert "with max pooling, normalization, trained" in (tmp_path / "out/README.md").read_text()
+    assert (
+        f"with {title} pooling, normalization, trained" in (tmp_path / "out/README.md").read_text()
+    )
     read_run = read_model(str(tmp_path / "run"))
     kind = KINDS["sentence_pairs"]
     examples = kind.read_new(config.task, str(folder / "pairs.tsv"), "test")
@@ -396,19 +421,21 @@ def test_a_run_writes_a_folder_with_its_vectors(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("pooling", "width"), [("mean", 32), ("cls,max,mean_sqrt_len_tokens", 96)])
 def test_the_head_of_labels_stays_behind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pooling: str, width: int
 ) -> None:
     folder = write_pairs(tmp_path / "task")
     config = pairs_config(
-        folder, "labeled_pairs", mesh__data=-1, task__epochs=0.3, task__query_prompt="dal "
-    )
+        folder, "labeled_pairs", mesh__data=-1, task__epochs=0.3, task__query_prompt="dal ",
+        task__pooling=pooling, task__dimensions="24",
+    )  # fmt: skip
     finetune(config, tmp_path / "run")
     bert_jax.export(tmp_path / "run", tmp_path / "out")
     assert "left out: pair-classification head, which only" in capsys.readouterr().out
     about = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
     assert about["default_prompt_name"] == "query"
-    assert bert_jax.load(tmp_path / "out").encode(["bel"]).shape == (1, 32)
+    assert bert_jax.load(tmp_path / "out").encode(["bel"]).shape == (1, width)
     out = tmp_path / "predictions.tsv"
     words = ["predict", f"--model={tmp_path / 'run'}", f"--input={folder / 'train.tsv'}"]
     assert cli.main([*words, f"--out={out}"]) == 0

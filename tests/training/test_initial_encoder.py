@@ -127,11 +127,13 @@ def test_what_no_key_sets_is_named_too(task: Path) -> None:
         parts, ({},) * 4, lowercase=True, dimensions=4, similarity="dot", max_length=512
     )
     wanted = (
-        "mean+max pooling, a dense layer of 5, texts of 64 tokens (config.phases[0].seq_length=64)"
-        ", vectors cut to 4 numbers, similarity 'dot'"
+        "mean+max pooling (config.task.pooling=mean,max), a dense layer of 5, texts of 64 tokens "
+        "(config.phases[0].seq_length=64), vectors cut to 4 numbers, similarity 'dot'"
     )
     config, data = opened(task)
     assert left_out(theirs, config, data.tokenizer)[0].endswith(f"encoder: {wanted}")
+    same, _ = opened(task, task__pooling="mean, max")
+    assert ": a dense layer of 5, texts" in left_out(theirs, same, data.tokenizer)[0]
     cased = Tokenizer.from_vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], lowercase=False)
     assert "lower-casing before the tokenizer" in left_out(theirs, config, cased)[0]
 

@@ -193,15 +193,16 @@ class SentenceTask(TaskKind):
         raise NotImplementedError
 
     def with_head_settings(self, task: TaskConfig, model: TaskModelConfig) -> TaskModelConfig:
+        head = dataclasses.replace(model.head, pooling=task.pooling)
+        pooled = dataclasses.replace(model, head=head)
         settings = VectorConfig(
             loss=self.loss(task),
             normalize=task.normalize,
             scale=task.scale,
             directions=task.directions,
-            dimensions=parse_dimensions(task.dimensions, model.hidden_size),
+            dimensions=parse_dimensions(task.dimensions, pooled.head_width),
         )
-        head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
-        return dataclasses.replace(model, head=head)
+        return dataclasses.replace(pooled, head=dataclasses.replace(head, vectors=settings))
 
 
 def has_numbers(path: epath.PathLike, column: str) -> bool:
