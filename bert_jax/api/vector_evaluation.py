@@ -14,8 +14,9 @@ from bert_jax.api.correlations import NAMES, RESAMPLES, resampled
 from bert_jax.api.evaluation_table import Evaluation, Row, Value
 from bert_jax.api.model import Model, load
 from bert_jax.api.search import top_rows
-from bert_jax.checkpoint.manager import load_params
-from bert_jax.config.recorded import config_of, trained_model_of
+from bert_jax.checkpoint.catalog import complete_steps
+from bert_jax.checkpoint.manager import known_run, load_params
+from bert_jax.config.recorded import HEAD, config_of, trained_model_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert import weights
@@ -170,11 +171,21 @@ def _models(model: str, beside: Sequence[str], notes: list[str]) -> Iterator[tup
 
 
 def _distinct(model: str, beside: Sequence[str]) -> list[str]:
-    """Returns the names of all models; UserError if one is given twice."""
+    """Returns the names of all models, and the start of a run; UserError if one is given twice."""
     names = [model, *beside]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{twice}: given twice; compare different models")
-    return names
+    return list(dict.fromkeys([*names, *_start_of(model)]))
+
+
+def _start_of(model: str) -> list[str]:
+    """Returns step 0 of a run that trained vectors, where the run has kept it."""
+    path, step = split_step(model)
+    run = Workdir.open(path)
+    if step == 0 or not run.is_run() or 0 not in complete_steps(run.checkpoints):
+        return []
+    known = known_run(run)
+    return [f"{path}@0"] if known and known["data"].get(HEAD, {}).get("vectors") else []
 
 
 def _cosines(model: Model, name: str, data: ScoredPairs) -> np.ndarray:

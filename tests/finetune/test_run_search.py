@@ -66,7 +66,9 @@ def test_each_epoch_measures_what_evaluate_measures(
     for step, values in found.items():
         other = evaluated(f"{run}@{step}", beir)[f"{run}@{step}"]
         assert values == pytest.approx(other, abs=1e-6)
+    assert evaluated(str(run), beir).keys() == {str(run), f"{run}@0", "BM25"}
     start = evaluated(f"{run}@0", beir)
+    assert start.keys() == {f"{run}@0", "BM25"}
     beside = compared(records(Workdir.open(run).metrics))
     assert beside["untrained (step 0)"] == pytest.approx(start[f"{run}@0"], abs=1e-6)
     assert beside["BM25"] == pytest.approx(start["BM25"])
