@@ -13,7 +13,7 @@ from bert_jax.storage import remote
 
 MODELS: Final = ("init", "teacher")  # keys of models that a run reads
 TEACHER: Final = "task.teacher"
-PLACES: Final = ("data.store", *MODELS, "task.data", "task.held_out", TEACHER)
+PLACES: Final = ("data.store", *MODELS, "task.data", "task.held_out", "task.retrieval", TEACHER)
 Pairs = tuple[tuple[Any, ...], ...]
 
 

@@ -167,7 +167,7 @@ def _inputs(config: "Config", *, is_task: bool) -> dict[str, str]:
     if is_task:
         required = {} if is_hub(task.data) else {"config.task.data": task.data}
         others |= {"config.task.held_out": task.held_out, "config.task.tokenizer": task.tokenizer}
-        others |= {"config.task.teacher": task.teacher}
+        others |= {"config.task.teacher": task.teacher, "config.task.retrieval": task.retrieval}
     others = {key: path for key, path in others.items() if path and not is_hub(path)}
     return required | others
 

@@ -204,6 +204,14 @@ def test_the_files_of_a_task_and_the_model_are_checked_like_a_store(tmp_path: Pa
     assert inputs_of(IMAGES, words, tmp_path) == f"{tmp_path} there"
 
 
+def test_the_folder_of_a_search_is_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    given = (f"init={tmp_path}/model", f"task.data={tmp_path}", f"task.retrieval={tmp_path}/b")
+    words = ["finetune", "--config=sentences", *(f"--config.{each}" for each in given)]
+    with pytest.raises(CheckFailedError, match=f"config.task.retrieval={tmp_path}/b: not there"):
+        inputs_of(DISK, words, tmp_path)
+
+
 def test_a_run_that_resumes_needs_no_model(tmp_path: Path) -> None:
     words = ["pretrain", "--config=tiny", f"--config.init={tmp_path}/model"]
     with pytest.raises(CheckFailedError, match=f"config.init={tmp_path}/model: not there"):
