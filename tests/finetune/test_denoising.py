@@ -14,11 +14,12 @@ from layout_models import LAYOUTS
 from parity_steps import difference
 from runs import read_meta
 from safetensors.numpy import load_file
-from small_task import task_config
+from small_task import task_config, write_search
 from task_steps import SGD, batches_of, trained
 
 import bert_jax
-from bert_jax.api.vector_evaluation import load_model
+from bert_jax.api.run_search import RunSearch
+from bert_jax.api.vector_evaluation import evaluate_retrieval, load_model
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import without_head
 from bert_jax.convert import weights
@@ -255,21 +256,28 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
 def test_a_run_is_evaluated_and_exported_without_its_decoder(
     store: TokenStore, tmp_path: Path
 ) -> None:
-    """From a pretrained model, which has the head of the word scores, too."""
+    """From a pretrained model, which has the head of the word scores, too. The decoder reads the
+    joined pools, and each evaluation searches."""
     loop.pretrain(small_config(store), tmp_path / "run")
+    (tmp_path / "pairs.tsv").write_text("a\tb\nw1 w2\tw1 w3\nw4 w5\tw4 w6\nw7\tw8\n")
     config = denoising_config(
-        store, init=f"{tmp_path}/run", task__tokenizer="", task__epochs=2.0, mesh__data=-1
-    )
-    finetune(config, tmp_path / "vectors")
+        store, init=f"{tmp_path}/run", task__tokenizer="", task__epochs=2.0, mesh__data=-1,
+        task__pooling="cls,mean", task__retrieval=str(write_search(tmp_path)),
+    )  # fmt: skip
+    finetune(config, tmp_path / "vectors", open_search=RunSearch)
     evals = list(read_records(Workdir.open(tmp_path / "vectors").metrics, "eval"))
     assert evals[-1]["denoising/loss"] < evals[0]["denoising/loss"] + 1
     assert 3 < evals[-1]["denoising/baseline_loss"] < np.log(100)
     assert 0 <= evals[-1]["task/mrr"] <= 1
+    found = evaluate_retrieval(f"{tmp_path}/vectors", config.task.retrieval).rows
+    (ndcg, *_) = [row.found.value for row in found if row.measure == "nDCG@10"]
+    assert evals[-1]["task/nDCG@10"] == pytest.approx(ndcg)
     run_export(tmp_path / "vectors", tmp_path / "folder")
     tensors = load_file(tmp_path / "folder" / "model.safetensors")
     assert not [name for name in tensors if "cls" in name or "crossattention" in name]
     assert not (tmp_path / "folder" / "heads.safetensors").exists()
     (vector,) = bert_jax.load(tmp_path / "folder").encode(["w1 w2 w3"])
+    assert vector.shape == (2 * config.model.hidden_size,)
     assert vector @ vector == pytest.approx(1, abs=1e-5)
     (of_run,) = load_model(f"{tmp_path}/vectors").encode(["w1 w2 w3"])
     np.testing.assert_allclose(of_run, vector, atol=1e-5)
