@@ -40,9 +40,8 @@ _DENIED: Final = re.compile(
 )
 # The address of a repository in a browser, or its path for fsspec.
 _ON_HUB: Final = re.compile(
-    r"(?:hf:)?(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/"
-    r"(?:datasets/)?([\w.-]+(?:/[\w.-]+)?)"
-    r"(?:(?:@|/(?:tree|blob|resolve|commit)/)(?!main\b|refs\b)([\w.-]+))?"
+    r"(?:hf:)?(?:https?://(?:www\.)?(?:huggingface|hf)\.co|hf:/)/(?:datasets/)?"
+    r"([\w.-]+(?:/[\w.-]+)?)(?:(?:@|/(?:tree|blob|resolve|commit)/)(?!main\b|refs\b)([\w.-]+))?"
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+|\bhf_[A-Za-z0-9]{16,}")
@@ -123,11 +122,9 @@ def _prepare(path: str) -> None:
 
 
 def name_of_address(text: str) -> str:
-    """Returns the name of what an address of the hub is of, hf:OWNER/NAME[@REVISION]; "" of
-    other text."""
+    """Returns the name of what an address of the hub is of, hf:OWNER/NAME[@REVISION], or ""."""
     match = _ON_HUB.match(text)
-    revision = f"@{match[2]}" if match and match[2] else ""
-    return f"{HUB}{match[1]}{revision}" if match else ""
+    return HUB + "@".join(filter(None, match.groups())) if match else ""
 
 
 def check_protocol(path: str) -> None:
