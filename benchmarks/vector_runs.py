@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rate", default="3e-4", help="of a model 256 wide")
     for name, steps in (("stsb", 90), ("articles", 24), ("unlabeled", 60)):
         parser.add_argument(f"--{name}_steps", type=int, default=steps, help="each of 64 pairs")
-    parser.add_argument("--devices", type=int, default=2, help="simulated devices of the CPU")
+    parser.add_argument("--devices", type=int, default=1, help="simulated devices of the CPU")
     options = parser.parse_args()
     names = ("seeds", "devices", "stsb_steps", "articles_steps", "unlabeled_steps")
     harness.at_least_one(options, *names)
