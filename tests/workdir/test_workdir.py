@@ -42,8 +42,8 @@ MAY = """
     evaluation.every_steps evaluation.batches evaluation.attention evaluation.fills
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
-    task.data task.held_out task.tokenizer task.epochs task.fewest_steps task.most_steps
-    task.warmup_share task.evaluations task.keep
+    task.data task.held_out task.retrieval task.tokenizer
+    task.epochs task.fewest_steps task.most_steps task.warmup_share task.evaluations task.keep
     task.teacher task.temperature task.teacher_weight
     task.max_answer task.n_best task.null_threshold task.strict
 """
