@@ -128,7 +128,7 @@ def measure(options: argparse.Namespace, paths: dict[str, Path]) -> None:
     if options.minilm:
         for test, path in paths.items():
             log = options.out / "runs" / f"MiniLM-{test}.log"
-            found = evaluated(options, options.minilm, "MiniLM", test, path, log)
+            found = evaluated(options, {options.minilm: "MiniLM"}, test, path, log)
             rows[test]["MiniLM"] = [found["MiniLM"]]
         save(options.out, rows, notes, about)
     print((options.out / "table.md").read_text())
@@ -208,10 +208,6 @@ def kept(options: argparse.Namespace, job: Job) -> Path:
     return options.out.resolve() / "runs" / f"{job.name}-{job.digest}.json"
 
 
-def slug(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in text)
-
-
 def finetune(options: argparse.Namespace, job: Job) -> Path:
     """Trains, or resumes; returns the workdir."""
     workdir = kept(options, job).with_suffix("")
@@ -236,27 +232,24 @@ def trained(
     path = kept(options, training.job)
     if not path.exists():
         workdir = finetune(options, training.job)
-        models = {training.row: str(workdir)}
-        if training.before:
-            models[training.before] = f"{workdir}@0"
-        found: dict[str, dict[str, Values]] = {}
+        found = {}
         for test in training.tests:
-            for row, model in models.items():
-                log = path.with_name(f"{path.stem}-{test}-{slug(row)}.log")
-                found.setdefault(test, {}).update(
-                    evaluated(options, model, row, test, paths[test], log)
-                )
+            log = path.with_name(f"{path.stem}-{test}.log")
+            rows = {str(workdir): training.row, f"{workdir}@0": training.before}
+            found[test] = evaluated(options, rows, test, paths[test], log)
         finish(path, workdir, found)
     return json.loads(path.read_text())
 
 
 def evaluated(
-    options: argparse.Namespace, model: str, row: str, test: str, path: Path, log: Path
+    options: argparse.Namespace, rows: Mapping[str, str], test: str, path: Path, log: Path
 ) -> dict[str, Values]:
-    """Returns the measures of a model, by its row, and of the baseline without one; kept in `log`.
+    """Returns the measures of a model, of its start if it has one, and of baselines without a
+    model; kept in `log`. A correlation that is not defined counts as 0.
 
-    A correlation that is not defined counts as 0.
+    rows: of the model and what stands beside it; "" leaves one out.
     """
+    model, *_ = rows
     flag = "scored_pairs" if test == "stsb" else "retrieval"
     words = ["evaluate", f"--model={model}", f"--{flag}={path}", "--json"]
 
@@ -267,8 +260,8 @@ def evaluated(
         run_command([*words, f"--cpu_devices={options.devices}"], log)
     found: dict[str, Values] = {}
     for one in json.loads(lines()[-1])["rows"]:
-        name = row if one["model"] == model else one["model"]
-        found.setdefault(name, {})[one["measure"]] = one["value"] or 0.0
+        if name := rows.get(one["model"], one["model"]):
+            found.setdefault(name, {})[one["measure"]] = one["value"] or 0.0
     return found
 
 

@@ -29,9 +29,9 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
             results = Path(flags["workdir"]) / "results.json"
             results.write_text(json.dumps({"runs": [{"spearman": value}]}))
             return
-        is_before = flags["model"].endswith("@0")
-        seed = 0 if is_before else int(Path(flags["model"]).name.split("-")[2])
-        values = {flags["model"]: 0.1 if is_before else 0.7 + seed / 10, "words": 0.65}
+        model = flags["model"]
+        seed = int(Path(model).name.split("-")[2])
+        values = {model: 0.7 + seed / 10, "words": 0.65, f"{model}@0": 0.1}
         rows = [
             {"measure": measure, "model": model, "value": value}
             for measure in ("Spearman", "Pearson")
