@@ -154,16 +154,18 @@ def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     assert all(line.startswith(f"compiling {name}") for line in done.stderr.splitlines())
 
 
-@pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "words",
     [
-        ["--config=ettin_17m", "--phase=0"],
-        ["--config=modernbert_base", "--phase=1", "--config.model.num_hidden_layers=2"],
+        pytest.param(["--config=ettin_17m", "--phase=0"], id="ettin", marks=pytest.mark.slow),
+        pytest.param(
+            ["--config=modernbert_base", "--phase=1", "--config.model.num_hidden_layers=2"],
+            id="long-rows",
+            marks=pytest.mark.nightly,
+        ),
     ],
-    ids=["ettin", "long-rows"],
 )
 def test_layers_with_windows_compile_and_fit(words: list[str]) -> None:
     done = compile_for(*words, "--json")
