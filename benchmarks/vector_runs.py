@@ -81,8 +81,9 @@ def main() -> None:
     parser.add_argument("--tests", default=",".join(TESTS), help=f"some of {','.join(TESTS)}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", default="3e-4", help="of a model 256 wide")
-    for name, steps in (("stsb", 90), ("articles", 24), ("unlabeled", 60)):
-        parser.add_argument(f"--{name}_steps", type=int, default=steps, help="each of 64 pairs")
+    parser.add_argument("--stsb_steps", type=int, default=90, help="each of 64 pairs")
+    parser.add_argument("--articles_steps", type=int, default=24, help="each of 64 pairs")
+    parser.add_argument("--unlabeled_steps", type=int, default=60, help="each of 64 pairs")
     parser.add_argument("--devices", type=int, default=1, help="simulated devices of the CPU")
     options = parser.parse_args()
     names = ("seeds", "devices", "stsb_steps", "articles_steps", "unlabeled_steps")
