@@ -27,7 +27,6 @@ their range. How runs are kept, resumed and compared: task_runs.py.
 import argparse
 import dataclasses
 import os
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,7 +128,7 @@ def measure(options: argparse.Namespace, name: str) -> list[Point]:
 def job(
     options: argparse.Namespace, point: Point, start: str, flags: Sequence[str], seed: int
 ) -> Job:
-    task, start = point.draws[seed], re.sub(r"\W+", "_", start)
+    task, start = point.draws[seed], task_runs.slug(start)
     name = f"{task.name}-{point.rows or 'all'}-{start}-{seed}"
     own = [
         "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200",

@@ -88,15 +88,14 @@ def main() -> None:
     plan = budgets(options)
     clock = pretrain(options, plan)
     folders = {start: str(workdir(options, start)) for start in plan}
-    (options.out / "table.md").unlink(missing_ok=True)
+    tables = []
     for name, drawn in tasks.items():
         runs = fine_tune(options, drawn, folders)
         if options.minilm and name == "sst2":
             runs |= teach(options, drawn)
-        text = table(name, drawn, runs, plan, clock)
-        print(text, flush=True)
-        with (options.out / "table.md").open("a") as file:
-            file.write(text)
+        tables.append(table(name, drawn, runs, plan, clock))
+        print(tables[-1], flush=True)
+        (options.out / "table.md").write_text("".join(tables))
 
 
 def seeds(options: argparse.Namespace) -> range:
@@ -162,14 +161,7 @@ def budgets(options: argparse.Namespace) -> dict[str, Pretraining]:
 
 
 def workdir(options: argparse.Namespace, start: str) -> Path:
-    return options.out.resolve() / "pretrained" / slug(start)
-
-
-def slug(text: str) -> str:
-    """Returns a name of a file."""
-    return "".join(
-        letter for letter in text.replace(" ", "_") if letter.isalnum() or letter in "_-"
-    )
+    return options.out.resolve() / "pretrained" / task_runs.slug(start)
 
 
 def pretrain(options: argparse.Namespace, plan: Mapping[str, Pretraining]) -> Clock:
@@ -197,7 +189,7 @@ def fine_tune(
 ) -> dict[str, list[Run]]:
     """Returns the runs of each start, of each seed; a seed after another."""
     planned = [
-        (start, make_job(f"{task.name}-{start}-{seed}", task, seed, source))
+        (start, make_job(start, task, seed, source))
         for seed, task in enumerate(drawn)
         for start, source in starts.items()
     ]
@@ -213,9 +205,10 @@ def gather(options: argparse.Namespace, planned: list[tuple[str, Job]]) -> Runs:
     return found
 
 
-def make_job(name: str, task: Task, seed: int, source: str, *flags: str) -> Job:
+def make_job(start: str, task: Task, seed: int, source: str, *flags: str) -> Job:
+    name = f"{task.name}-{task_runs.slug(start)}-{seed}"
     own = [f"--config.init={task_runs.absolute(source)}", f"--config.seed={seed}", *flags]
-    return Job(slug(name), "glue_small", task, (*own,))
+    return Job(name, "glue_small", task, (*own,))
 
 
 def teach(options: argparse.Namespace, drawn: list[Task]) -> Runs:
@@ -223,7 +216,7 @@ def teach(options: argparse.Namespace, drawn: list[Task]) -> Runs:
     student = cut(options.minilm, options.out.resolve() / "minilm_student")
     planned = []
     for seed, task in enumerate(drawn):
-        teacher = make_job("", task, seed, str(options.minilm))
+        teacher = make_job(MINILM, task, seed, str(options.minilm))
         folder = options.out.resolve() / "teachers" / f"{seed}-{teacher.digest}"
         if not (folder / "results.json").exists():
             run_command([*teacher.words, f"--workdir={folder}"], folder.with_suffix(".log"))
@@ -233,7 +226,7 @@ def teach(options: argparse.Namespace, drawn: list[Task]) -> Runs:
             (BY_LABELS, str(student), ()),
             (BY_TEACHER, str(student), (flag,)),
         ):
-            job = make_job(f"{task.name}-{start}-{seed}", task, seed, source, *flags)
+            job = make_job(start, task, seed, source, *flags)
             planned.append((start, job))
     return gather(options, planned)
 
@@ -294,7 +287,7 @@ def spent(start: str, plan: Mapping[str, Pretraining], clock: Clock) -> list[str
     if start not in plan:
         return ["", "", ""]
     each = plan[start]
-    minutes = clock.seconds.get(slug(start), 0.0) / 60
+    minutes = clock.seconds.get(task_runs.slug(start), 0.0) / 60
     return [f"{each.steps:,}", f"{each.steps * each.step_flops / 1e15:.3f}", f"{minutes:.0f}"]
 
 

@@ -360,6 +360,11 @@ def numbers(flag: str, text: str) -> list[int | None]:
     return found
 
 
+def slug(text: str) -> str:
+    """Returns a part of a file's name."""
+    return re.sub(r"\W+", "_", text)
+
+
 def said(rows: int | None) -> str:
     return "all" if rows is None else f"{rows:,}"
 

@@ -1,15 +1,12 @@
 """Measures the vectors of a run in a search while it trains, as `bert-jax evaluate --retrieval`
 measures those of its checkpoints: the same texts, prompts, lengths and precision."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from bert_jax.api import bm25
 from bert_jax.api.corpus_search import Watch
@@ -20,6 +17,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune.search_measure import Measures
 from bert_jax.finetune.tasks.retrieval_files import Retrieval
 from bert_jax.parallel.local_devices import replicate
+from bert_jax.parallel.partition import replicate_like
 from bert_jax.runtime.log import logger
 
 
@@ -77,15 +75,6 @@ def _on_host(params: Mapping[str, Any]) -> Any:
     def whole(x: jax.Array) -> np.ndarray:
         if x.is_fully_addressable:
             return np.asarray(x)
-        assert isinstance(x.sharding, NamedSharding)
-        return np.asarray(_gather(x.sharding.mesh)(x).addressable_data(0))
+        return np.asarray(replicate_like(x)(x).addressable_data(0))
 
     return jax.tree.map(whole, params)
-
-
-@functools.cache
-def _gather(mesh: Any) -> Callable[[jax.Array], jax.Array]:
-    found: Callable[[jax.Array], jax.Array] = jax.jit(
-        lambda x: x, out_shardings=NamedSharding(mesh, P())
-    )
-    return found

@@ -23,8 +23,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from etils import epath
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint.catalog import (
@@ -48,6 +46,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.disentangled_embeddings import summed
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import init_params, trains_apart
+from bert_jax.parallel.partition import replicate_like
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import logger
 from bert_jax.storage.retry import RetryPolicy, retry
@@ -108,7 +107,7 @@ class RunCheckpoints:
         self._sums = fingerprint.program(fingerprint.mesh_of(tree)).lower(tree).compile()
         for like in jax.tree.leaves(tree):
             if _is_split(like.sharding) and _layout(like) not in self._gather:
-                self._gather[_layout(like)] = _replicate(like).lower(like).compile()
+                self._gather[_layout(like)] = replicate_like(like).lower(like).compile()
 
     def save(
         self,
@@ -219,7 +218,7 @@ class RunCheckpoints:
         """
         if _is_split(x.sharding):
             if _layout(x) not in self._gather:
-                self._gather[_layout(x)] = _replicate(x)
+                self._gather[_layout(x)] = replicate_like(x)
             x = self._gather[_layout(x)](x)
         if not self._peers.is_first:
             return None
@@ -288,11 +287,6 @@ def _is_split(sharding: jax.sharding.Sharding) -> bool:
 
 def _layout(x: Any) -> tuple:
     return x.shape, x.dtype, x.sharding
-
-
-def _replicate(like: Any) -> Any:
-    """Returns a jitted function that replicates an array sharded like this one."""
-    return jax.jit(lambda x: x, out_shardings=NamedSharding(like.sharding.mesh, P()))
 
 
 def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = None) -> list[int]:

@@ -56,10 +56,8 @@ class FromVector(nnx.Module):
     whose norm is of the queries alone, it has none."""
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
-        shapes, self.rate = (
-            ((config.head_width,), (config.hidden_size,)),
-            config.hidden_dropout_prob,
-        )
+        self.rate = config.hidden_dropout_prob
+        shapes = (config.head_width,), (config.hidden_size,)
         scale, bias = config.output_scale, config.linear_bias
         self.dense = Dense(config, keys, *shapes, ("embed", "pooled"), scale, bias)
         self.norm = LayerNorm(config, keys) if config.norm_position == "post" else None

@@ -1,5 +1,6 @@
 """Sharding rules: the table from logical axes to mesh axes, and PartitionSpecs made from it."""
 
+import functools
 from typing import Any
 
 import jax
@@ -134,3 +135,14 @@ def place(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
 def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:
     """Returns the NamedShardings of PartitionSpecs on a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, P))
+
+
+def replicate_like(like: Any) -> Any:
+    """Returns a jitted function that gives every device of the mesh the whole of an array that is
+    sharded like this one."""
+    return _replicate_on(like.sharding.mesh)
+
+
+@functools.cache
+def _replicate_on(mesh: Mesh) -> Any:
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

@@ -80,7 +80,7 @@ def faults(work: str, *, keeps: bool) -> list[int]:
 def test_memory_that_was_freed_is_used_again_without_asking_the_kernel() -> None:
     work = "np.ones(2**25)"
     if faults(work, keeps=False)[2] < 100:
-        pytest.skip("the allocator keeps memory by itself")
+        pytest.skip("the allocator keeps memory already")
     assert max(faults(work, keeps=True)[1:]) < 20
 
 
@@ -89,5 +89,5 @@ def test_temporaries_of_a_program_use_memory_that_was_freed() -> None:
     """The thread that executes a program decides it, see `cpu.keep_memory`."""
     work = "products(x, y).block_until_ready()"
     if faults(work, keeps=False)[-1] < 1000:
-        pytest.skip("the allocator keeps memory by itself")
+        pytest.skip("the allocator keeps memory already")
     assert faults(work, keeps=True)[-1] < 1000
