@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import jax
 
+from bert_jax.errors import UserError
+
 _CPU_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 _CPU_THREADS = 16
 _COUNT = "jax_num_cpu_devices"  # -1 by default
@@ -29,6 +31,8 @@ def use_cpu_devices(
 
     One device executes programs in the thread that calls them, for `keep_memory`.
 
+    Where JAX has started, as in a notebook, its devices remain.
+
     Environment variables set by the user take precedence; they must be equal in all processes.
 
     Args:
@@ -36,6 +40,9 @@ def use_cpu_devices(
             thread pool is then no smaller than XLA's default.
         processes: number of processes of the job.
         beside_accelerators: the CPU is used only where there is no accelerator.
+
+    Raises:
+        UserError: JAX has started with another number of devices, and accelerators do not count.
     """
     total = (count or 1) * processes
     threads = max(_CPU_THREADS, total, 0 if count else os.cpu_count() or 1)
@@ -46,9 +53,20 @@ def use_cpu_devices(
     else:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if count:
-        jax.config.update(_COUNT, count)
+        _set_count(count, is_required=not beside_accelerators)
     if count and not beside_accelerators:
         jax.config.update("jax_platforms", "cpu")
+
+
+def _set_count(count: int, *, is_required: bool) -> None:
+    try:
+        jax.config.update(_COUNT, count)
+    except RuntimeError:
+        if is_required:
+            raise UserError(
+                f"--cpu_devices={count}: JAX has started in this process with another number; "
+                "start a new process"
+            ) from None
 
 
 def more_devices(devices: Sequence[jax.Device]) -> str:

@@ -140,6 +140,8 @@ class Launchers(RuleBasedStateMachine):
         if history.retired.code == LOST:
             assert machines.last_code != LOST, "the attempt has counted"
             self.happened[of][LOST] += 1
+            if machines.preempted:  # while a launcher was giving it up: one event
+                self.happened[of][STOPPED] -= 1
 
     def silent_since(self, machines: Machines) -> float:
         """When a host was last seen not to have reported for too long; now, if it is."""
@@ -304,6 +306,7 @@ class Launchers(RuleBasedStateMachine):
         ended = machines.coordinator and machines.coordinator.plan.final
         if self.is_wanted(machines) and not counted and not ended:
             self.happened[machines.of][STOPPED] += 1
+            machines.preempted = True
         machines.coordinator, machines.state = None, "SUSPENDING"
 
     @precondition(lambda self: self.some(False, "DELETING", "SUSPENDING"))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.runtime import cpu
 
 MORE = "; --cpu_devices=2 simulates two on this machine's 4 cores"
@@ -51,6 +52,16 @@ def test_simulated_devices_take_the_place_of_accelerators(
     expected = {cpu._COUNT: count, "jax_platforms": platforms}
     dispatch = {} if count else {"jax_cpu_enable_async_dispatch": False}
     assert updates == {name: value for name, value in expected.items() if value} | dispatch
+
+
+def test_devices_of_a_jax_that_has_started_remain() -> None:
+    """As in a notebook, or in a test after others."""
+    count = len(jax.devices()) + 1
+    before = getattr(jax.config, cpu._COUNT)
+    cpu._set_count(count, is_required=False)
+    with pytest.raises(UserError, match=f"--cpu_devices={count}: .* start a new process"):
+        cpu._set_count(count, is_required=True)
+    assert getattr(jax.config, cpu._COUNT) == before
 
 
 FAULTS = """

@@ -29,6 +29,7 @@ class Machines:
     coordinator: Coordinator | None = None
     boot: str = ""
     silent_at: float = float("-inf")  # when it last was, before its host reported again
+    preempted: bool = False  # which counts, unless it is given up as lost
 
     @property
     def is_training(self) -> bool:
