@@ -85,6 +85,7 @@ class Model:
         tokenizer: the vocabulary and its special ids.
         params: the weights, on every local device.
         sentence: what makes vectors of texts in a folder of sentence-transformers; None in others.
+        part_weights: of its parts, as `params`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Model:
             tokenizer = lowercased(tokenizer)
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
         self.sentence, self.pad = sentence, pad
-        self.params = replicate(params)
+        self.params, self.part_weights = replicate((params, sentence.weights if sentence else ()))
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
         self.graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
@@ -116,7 +117,6 @@ class Model:
             partial(compiled.vectors, self.graph), static_argnames=(*join, "pooling")
         )
         if sentence:
-            self._parts = replicate(sentence.weights)
             self._sentence_vectors = jax.jit(
                 partial(sentence_vectors.vectors, self.graph),
                 static_argnames=("layers", "parts", "prompt"),
@@ -213,7 +213,7 @@ class Model:
         out: list[np.ndarray] = [np.empty(0)] * len(tokens)
         for rows in self._rows(tokens, batch_size):
             vectors = self._sentence_vectors(
-                self.params, self._parts, shard_rows(rows),
+                self.params, self.part_weights, shard_rows(rows),
                 layers=layers, parts=sentence.parts, prompt=prompt_tokens,
             )  # fmt: skip
             used = rows.texts >= 0

@@ -13,6 +13,7 @@ from bert_jax.api.corpus_search import Watch
 from bert_jax.api.model import Model
 from bert_jax.api.vector_evaluation import by_vectors, by_words, model_of_run
 from bert_jax.config.schema import Config
+from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune.search_measure import Measures
 from bert_jax.finetune.tasks.retrieval_files import Retrieval
@@ -50,6 +51,8 @@ class RunSearch:
             self._names = tuple(self._model.params)
         else:
             self._model.params = replicate({name: params[name] for name in self._names})
+            sentence = encoder_of_run(self._config, params)
+            self._model.part_weights = replicate(sentence.weights if sentence else ())
         return self._model
 
 

@@ -1,11 +1,10 @@
 """The parts of a sentence encoder, applied to the token states of packed texts.
 
-As the modules of sentence-transformers (Dense.py, Normalize.py; commit of release 6.2), in float32,
-and the pools of model/layer_states.py. Sizes as in model.py.
+As the modules of sentence-transformers (Normalize.py; commit of release 6.2), in float32, the dense
+layers of model/vector_layers.py and the pools of model/layer_states.py. Sizes as in model.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import jax
@@ -16,15 +15,8 @@ from bert_jax.api import compiled
 from bert_jax.api.text_rows import Rows
 from bert_jax.config.sentence_parts import Dense, Normalize, Part, Pooling
 from bert_jax.model.layer_states import pool
+from bert_jax.model.vector_layers import dense
 
-_ACTIVATIONS: Final[Mapping[str, Callable[[jax.Array], jax.Array]]] = {
-    "Identity": lambda x: x,
-    "Tanh": jnp.tanh,
-    "ReLU": jax.nn.relu,
-    "GELU": partial(jax.nn.gelu, approximate=False),
-    "Sigmoid": jax.nn.sigmoid,
-    "SiLU": jax.nn.silu,
-}
 _SHORTEST: Final = 1e-12  # length by which a vector is divided, as in torch.nn.functional.normalize
 
 
@@ -53,18 +45,8 @@ def vectors(
     vector = pool(x_BxSxH, examples, starts, positions, pooling.pools, first)
     for part, own in zip(further, weights[1:], strict=True):
         if isinstance(part, Dense):
-            vector = _dense(vector, part, own)
+            vector = dense(vector, part, own)
         elif isinstance(part, Normalize):
             length = jnp.linalg.norm(vector, axis=-1, keepdims=True)
             vector = vector / jnp.maximum(length, _SHORTEST)
     return vector
-
-
-def _dense(x: jax.Array, part: Dense, weights: Mapping[str, jax.Array]) -> jax.Array:
-    y = x @ weights["linear.weight"].T
-    if part.bias:
-        y += jnp.expand_dims(weights["linear.bias"], range(x.ndim - 1))
-    y = _ACTIVATIONS[part.activation](y)
-    if not part.residual:
-        return y
-    return y + (x @ weights["residual.weight"].T if "residual.weight" in weights else x)

@@ -152,7 +152,7 @@ def model_of_run(
     model: ModelConfig, config: Config, params: Mapping[str, Any], tokenizer: Tokenizer
 ) -> Model:
     """Returns the model that a run trained; model: its architecture, of `params`."""
-    sentence, left_out = encoder_of_run(config), ""
+    sentence, left_out = encoder_of_run(config, params), ""
     if sentence and isinstance(model, TaskModelConfig):  # its head is for training alone
         left_out, model = model.head.name, without_head(model)
     groups = frozenset(weights.groups_in(params)) - {left_out}

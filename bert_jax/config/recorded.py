@@ -71,8 +71,11 @@ def head_of(model: ModelConfig) -> dict[str, Any]:
     if not isinstance(model, TaskModelConfig):
         return {}
     values = to_dict(model.head)
-    if model.head.vectors is None:  # runs from before there were vectors have no such key
+    # Runs from before there were vectors, or dense layers on them, have no such keys.
+    if model.head.vectors is None:
         del values["vectors"]
+    elif not model.head.vectors.dense:
+        del values["vectors"]["dense"]
     return {HEAD: values}
 
 

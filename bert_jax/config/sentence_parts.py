@@ -22,6 +22,7 @@ ACTIVATIONS: Final = {
     "Sigmoid": "torch.nn.modules.activation",
     "SiLU": "torch.nn.modules.activation",
 }
+_DENSE: Final = "Tanh"  # the default
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,13 @@ class Dense:
         return f"a dense layer of {self.width}"
 
     @property
+    def setting(self) -> str:
+        """The layer as `parse_dense` reads it."""
+        parts = [str(self.width), self.activation * (self.activation != _DENSE)]
+        parts += ["no_bias" * (not self.bias), "residual" * self.residual]
+        return ":".join(filter(None, parts))
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of its weights by their names, matrices as [out, in]."""
         matrix = (self.width, self.width_before)
@@ -73,6 +81,32 @@ class Dense:
         if self.residual and self.width != self.width_before:
             shapes["residual.weight"] = matrix
         return shapes
+
+
+def parse_dense(text: str, width: int) -> tuple[Dense, ...]:
+    """Returns the dense layers that a text lists, each as WIDTH[:ACTIVATION][:no_bias][:residual].
+
+    width: of the vector before them.
+
+    Raises:
+        ValueError: says which part has another form.
+    """
+    found: list[Dense] = []
+    for layer in filter(None, map(str.strip, text.split(","))):
+        size, *words = layer.split(":")
+        if not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"{layer!r} does not begin with a width")
+        activations = [word for word in words if word in ACTIVATIONS]
+        others = {*words} - {*activations[:1], "no_bias", "residual"}
+        if others:
+            known = ", ".join([*ACTIVATIONS, "no_bias", "residual"])
+            raise ValueError(f"{layer!r} has {min(others)!r}; valid: one activation of {known}")
+        before = found[-1].width if found else width
+        activation = activations[0] if activations else _DENSE
+        found.append(
+            Dense(before, int(size), "no_bias" not in words, activation, "residual" in words)
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from bert_jax.config.ranges import BelowOne
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.sentence_parts import parse_pools
+from bert_jax.config.sentence_parts import Dense, parse_pools
 from bert_jax.config.task_settings import Directions, Join, Pooling, TaskConfig
 from bert_jax.data_pipeline.settings import Within
 
@@ -26,6 +26,7 @@ class VectorConfig:
             anchor, too.
         dimensions: widths, beside the whole one, at which the loss of the first numbers of the
             vectors is added.
+        dense: layers on the pooled states, before that division.
     """
 
     loss: VectorLoss
@@ -33,6 +34,7 @@ class VectorConfig:
     scale: float = 20.0
     directions: Directions = "one"
     dimensions: tuple[int, ...] = ()
+    dense: tuple[Dense, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +84,16 @@ class TaskModelConfig(ModelConfig):
     head: HeadConfig
 
     @property
-    def head_width(self) -> int:
-        """Numbers of a token, or of the vector of a text, that the head reads."""
+    def pooled_width(self) -> int:
+        """Numbers of a token, or of the pooled states of a text."""
         several = len(self.head.layers) if self.head.join == "concat" else 1
         return self.hidden_size * (several or 1) * len(self.head.pools)
+
+    @property
+    def head_width(self) -> int:
+        """Numbers of a token, or of the vector of a text, that the output of the head reads."""
+        dense = self.head.vectors.dense if self.head.vectors else ()
+        return dense[-1].width if dense else self.pooled_width
 
     @property
     def head_scale(self) -> float:

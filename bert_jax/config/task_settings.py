@@ -82,6 +82,8 @@ class TaskConfig:
     # Over the tokens of an example, or of a sentence's vector; several, such as "cls,mean", are
     # joined in this order.
     pooling: Pooling = "mean"
+    # Sentence vectors: dense layers after the pool, such as "256" or "3072:Identity:no_bias,768".
+    dense: str = ""
     # Sentence vectors: text before the anchor or sentence1, and before the positive and the
     # negatives or sentence2, of which the latter has that of sentence1 unless another is given.
     query_prompt: str = ""

@@ -66,7 +66,8 @@ class _Model:
         head = self.read.config.head if isinstance(self.read.config, TaskModelConfig) else None
         if head and head.vectors:
             prompts = [self.task.query_prompt, self.task.passage_prompt]
-            parts["vectors"] = [head.pooling, head.vectors.normalize, *prompts]
+            dense = [part.setting for part in head.vectors.dense]
+            parts["vectors"] = [head.pooling, head.vectors.normalize, *prompts, *dense]
         return json_digest(parts)
 
 

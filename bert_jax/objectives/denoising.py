@@ -25,7 +25,12 @@ from bert_jax.model.layers import Dense, Keys, LayerNorm
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.masked_lm import MaskedLMHead, token_baselines, unigram_sums
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.sentence_vectors import SentenceHead, Vectors, sentence_vectors
+from bert_jax.objectives.sentence_vectors import (
+    SentenceHead,
+    Vectors,
+    dense_flops,
+    sentence_vectors,
+)
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.ops.dropout import dropout
 from bert_jax.parallel.global_batch import Batch
@@ -130,11 +135,13 @@ def _sums(restored: Restored, batch: Batch, corpus: Corpus) -> dict[str, jax.Arr
 
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    """The maps and the word scores; the decoder's layers are counted as a second encoder."""
-    H, E, V = model.hidden_size, model.table_width, model.vocab_size
+    """Dense layers, the maps and the word scores; the decoder's layers are counted as a second
+    encoder."""
+    H, E, V, D = model.hidden_size, model.table_width, model.vocab_size, model.head_width
     examples, layers = phase.batch_size * phase.examples_per_row, model.num_hidden_layers
     tokens = phase.batch_size * phase.row_tokens
-    return 2.0 * (examples * layers * H * H + tokens * (H * E + E * V))
+    own = 2.0 * (examples * layers * D * H + tokens * (H * E + E * V))
+    return dense_flops(model, phase, texts=1) + own
 
 
 DENOISING = Objective(

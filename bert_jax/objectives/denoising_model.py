@@ -82,7 +82,8 @@ class DenoisingModel(PretrainingModel):
             batch["cls_positions"],
             batch["position_ids"].reshape(len(x_BxSxH), -1),
         )
-        vectors_BxNxV = pool(x_BxSxH, *places, config.head.pools)
+        pooled_BxNxP = pool(x_BxSxH, *places, config.head.pools)
+        vectors_BxNxV = self.decoder.of_pooled(pooled_BxNxP.astype(jnp.float32))
         own_RxS = read["example_ids"]
         strips = len(own_RxS) // len(x_BxSxH)
         vectors_RxNxV = jnp.repeat(vectors_BxNxV.astype(x_BxSxH.dtype), strips, axis=0)

@@ -25,6 +25,7 @@ from bert_jax.objectives.sentence_vectors import (
     SentenceHead,
     Vectors,
     all_cosines,
+    dense_flops,
     sentence_vectors,
     widths,
 )
@@ -126,9 +127,9 @@ def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, flo
 
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    """The scores: without hard negatives, whose number is the data's."""
+    """Dense layers and scores: without hard negatives, whose number is the data's."""
     examples = phase.batch_size * phase.examples_per_row
-    return 2.0 * examples * examples * model.head_width
+    return dense_flops(model, phase) + 2.0 * examples * examples * model.head_width
 
 
 IN_BATCH_NEGATIVES = Objective(

@@ -17,7 +17,13 @@ from bert_jax.model.layers import Dense, Keys
 from bert_jax.objectives.class_labels import class_baselines, class_sums
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States
-from bert_jax.objectives.sentence_vectors import SentenceHead, unit, widths
+from bert_jax.objectives.sentence_vectors import (
+    SentenceHead,
+    dense_flops,
+    settings_of,
+    unit,
+    widths,
+)
 from bert_jax.objectives.soft_labels import OF_CLASSES, SoftLoss, softmax
 from bert_jax.parallel.global_batch import Batch
 
@@ -32,8 +38,7 @@ class PairClassifier(SentenceHead):
 
     def __call__(self, states: States, batch: Batch) -> jax.Array:
         """Returns float32 logits [B, N, W, C], at the whole width first."""
-        settings, x = self.config.head.vectors, self.vectors(states, batch)
-        assert settings is not None
+        settings, x = settings_of(self.config), self.vectors(states, batch)
         return pair_logits(
             x.reshape(len(x), -1, 2, x.shape[-1]),
             self.output.kernel[...],
@@ -102,7 +107,8 @@ def _soft_baselines(sums: Mapping[str, Any], count: float) -> dict[str, float]:
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
     examples = phase.batch_size * phase.examples_per_row
-    return 2.0 * examples * 3 * model.head_width * len(model.head.labels)
+    output = 2.0 * examples * 3 * model.head_width * len(model.head.labels)
+    return dense_flops(model, phase) + output
 
 
 LABELED_PAIRS = Objective(

@@ -21,7 +21,7 @@ from bert_jax.objectives.sentence_vectors import (
     SentenceHead,
     Vectors,
     cosines,
-    no_flops,
+    dense_flops,
     sentence_vectors,
     widths,
 )
@@ -117,7 +117,7 @@ SCORED_PAIRS = Objective(
     logits=sentence_vectors,
     sums=_sums,
     baselines=_baselines,
-    flops=no_flops,
+    flops=dense_flops,
     tensors=(),
     of_task=True,
     head_title="sentence-vector",

@@ -1,10 +1,11 @@
-"""Vectors of texts, shared by the objectives that compare them: the head without parameters.
+"""Vectors of texts, shared by the objectives that compare them: the head that makes them.
 
 Each text is a sequence of its own. A head pools the states of its tokens, as sentence-transformers
-does. Sizes: B rows, N examples in a row, C texts of each, D numbers of a vector; R examples of this
-device.
+does, and has parameters only where dense layers follow. Sizes: B rows, N examples in a row, C texts
+of each, D numbers of a vector; R examples of this device.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from flax import nnx
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.config.task_model import TaskModelConfig, VectorConfig
 from bert_jax.model.layers import Keys
+from bert_jax.model.vector_layers import add_layers, apply_layers
 from bert_jax.objectives.objective import States
 from bert_jax.parallel.global_batch import Batch
 
@@ -41,24 +43,32 @@ class Vectors:
 
 
 class SentenceHead(nnx.Module):
-    """The pool over a text's tokens, and the division by its length."""
+    """The pool over a text's tokens, dense layers, and the division by the length."""
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         self.config = config
+        add_layers(self, keys, settings_of(config).dense)
 
     def vectors(self, states: States, batch: Batch) -> jax.Array:
         """Returns the vector of each sequence, float32 [B, N·C, D]; of an empty place any."""
-        head = self.config.head
-        assert head.vectors is not None
-        x = states.of_texts(batch["cls_positions"], head.pools).astype(jnp.float32)
-        return unit(x) if head.vectors.normalize else x
+        pooled = states.of_texts(batch["cls_positions"], self.config.head.pools)
+        x = self.of_pooled(pooled.astype(jnp.float32))
+        return unit(x) if settings_of(self.config).normalize else x
+
+    def of_pooled(self, x: jax.Array) -> jax.Array:
+        """Returns what the dense layers make of pooled states, float32 [B, N·C, D]."""
+        return apply_layers(self, settings_of(self.config).dense, x)
 
 
 def sentence_vectors(head: SentenceHead, states: States, batch: Batch) -> Vectors:
     """Returns the vector of each sequence with what compares them."""
-    settings = head.config.head.vectors
-    assert settings is not None
-    return Vectors(head.vectors(states, batch), settings)
+    return Vectors(head.vectors(states, batch), settings_of(head.config))
+
+
+def settings_of(config: TaskModelConfig) -> VectorConfig:
+    """Returns the settings of a model with such a head."""
+    assert config.head.vectors is not None
+    return config.head.vectors
 
 
 def unit(x: jax.Array) -> jax.Array:
@@ -83,6 +93,12 @@ def all_cosines(x_RxD: jax.Array, y_KxD: jax.Array) -> jax.Array:
     return jnp.einsum("rd,kd->rk", unit(x_RxD), unit(y_KxD), precision=jax.lax.Precision.HIGHEST)
 
 
-def no_flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    """A head without a matrix product."""
-    return 0.0
+def dense_flops(model: TaskModelConfig, phase: PhaseConfig, texts: int = 2) -> float:
+    """The dense layers; texts: of an example, without hard negatives, which the data may have."""
+    weights = sum(
+        math.prod(shape)
+        for part in settings_of(model).dense
+        for shape in part.shapes.values()
+        if len(shape) > 1
+    )
+    return 2.0 * phase.batch_size * phase.examples_per_row * texts * weights

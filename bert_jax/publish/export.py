@@ -35,6 +35,7 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_f
 from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError, UserError
+from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.disentangled_embeddings import GENERATOR
 from bert_jax.objectives.known_objectives import all_heads, learned_by, with_heads
 from bert_jax.objectives.replaced_token_model import generator_params
@@ -295,13 +296,14 @@ def _export_model(
     """Exports a model of a checkpoint; of one that makes vectors of texts, a sentence encoder."""
     run, meta, options = read
     config = config_of(meta)
-    sentence, optimizer = encoder_of_run(config), None
+    sentence, optimizer = encoder_of_run(config, params), None
     if options.optimizer_state:
         optimizer = of_checkpoint(run, meta["step"], padding=False)
     if sentence and isinstance(model_config, TaskModelConfig):  # its heads are for training alone
         model_config = without_head(model_config)
         for head in sorted(names.groups_in(params) & all_heads()):
-            print(f"left out: {names.title(head)}, which only training reads")
+            if not all(map(is_layer, params[head])):
+                print(f"left out: {names.title(head)}, which only training reads")
             params = {name: part for name, part in params.items() if name != head}
             optimizer = optimizer and optimizer.without(head)
         task = card.task and dataclasses.replace(card.task, labels=())

@@ -33,6 +33,7 @@ from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, hub_hint
+from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
@@ -229,7 +230,7 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         name = path_of(path)
         if (given := found.leaves.get(name)) is None:
             if name.startswith("params/"):
-                new.add("pooler" if "/pooler/" in name else name.split("/")[1])
+                new.add(_group_of(name))
             return leaf
         return place(fitted_rows(given, leaf), leaf.sharding)
 
@@ -241,6 +242,14 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         if groups:
             line += f"; {what}: {', '.join(map(weights.title, sorted(groups)))}"
     return state, [line, *found.notes]
+
+
+def _group_of(path: str) -> str:
+    """Returns the group of a parameter, for `weights.title`."""
+    _, group, *below = path.split("/")
+    if "pooler" in below:
+        return "pooler"
+    return "dense layers" if is_layer(below[0]) else group
 
 
 def fitted_rows(given: np.ndarray, like: jax.Array | jax.ShapeDtypeStruct) -> np.ndarray:
@@ -262,9 +271,9 @@ def _read(config: Config, data: RunData) -> InitialState:
     if run.is_run():
         (step,) = find_steps(run, step)
         meta = read_own_meta(run, step, known_run(run))
-        sentence = encoder_of_run(config_of(meta))
         read = read_checkpoint(config.init, run, step, config.init_weights)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
+        sentence = encoder_of_run(config_of(meta), params)
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
             others = optimizer_state.average_of(run, step, config)
@@ -297,6 +306,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     if GENERATOR in params and is_detection:
         _check_generator(config, model)
     params = _without_another_head(params, model, config.model)
+    params = initial_encoder.with_dense_layers(params, sentence, config)
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
     found = _fitted(params, optimizer, config, vocabulary)
@@ -311,8 +321,9 @@ def _without_another_head(
     than the run's."""
     if not isinstance(theirs, TaskModelConfig) or not isinstance(ours, TaskModelConfig):
         return params
-    alike = operator.attrgetter("labels", "layers", "join", "pooling")
-    if alike(theirs.head) == alike(ours.head):
+    names = "head.labels", "head.layers", "head.join", "head.pooling", "head_width"
+    alike = operator.attrgetter(*names)
+    if alike(theirs) == alike(ours):
         return params
     return {name: part for name, part in params.items() if name != theirs.head.name}
 

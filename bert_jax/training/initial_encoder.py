@@ -1,17 +1,45 @@
-"""Names what made vectors of texts in the model that a run starts from, and does not in the run."""
+"""Takes the dense layers of a sentence encoder that a run starts from, and names what the run
+lacks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling, parse_pools
 from bert_jax.config.task_model import TaskModelConfig, VectorLoss
-from bert_jax.convert.run_encoder import PASSAGES, QUERY, encoder_of_run
+from bert_jax.convert.run_encoder import PASSAGES, QUERY, dense_layers, encoder_of_run
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.convert.tokenizer_files import lowercases
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import count
+from bert_jax.model.vector_layers import is_layer, parameters_of
+
+
+def with_dense_layers(
+    params: Mapping[str, Any], theirs: SentenceEncoder | None, config: Config
+) -> dict[str, Any]:
+    """Returns the parameters of a model with the dense layers of its vectors in the head of a run
+    that has such layers, too, and nowhere else.
+
+    theirs: what makes vectors with the model; config: of the run.
+    """
+    kept = {}
+    for name, part in params.items():
+        own = {key: value for key, value in part.items() if not is_layer(key)}
+        if own:
+            kept[name] = own
+    if theirs is None or not _takes_dense(theirs, config):
+        return kept
+    assert isinstance(config.model, TaskModelConfig)
+    name, layers = config.model.head.name, parameters_of(dense_layers(theirs)[1])
+    return {**kept, name: {**kept.get(name, {}), **layers}}
+
+
+def _takes_dense(theirs: SentenceEncoder, config: Config) -> bool:
+    """Returns whether a run has the same dense layers as a sentence encoder, and at least one."""
+    ours, layers = encoder_of_run(config), dense_layers(theirs)[0]
+    return ours is not None and bool(layers) and dense_layers(ours)[0] == layers
 
 
 def left_out(
@@ -36,8 +64,13 @@ def left_out(
 def _parts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
     ours = encoder_of_run(config)
     own: tuple[Part, ...] = ours.parts if ours else ()
+    layers, takes_dense = dense_layers(theirs)[0], _takes_dense(theirs, config)
+    if layers and not takes_dense:
+        key = "task.dense" if ours else ""
+        title = " and ".join(layer.title for layer in layers)
+        yield _titled(title, key, ",".join(layer.setting for layer in layers))
     for part in theirs.parts:
-        if part in own or isinstance(part, Dropout):
+        if part in own or isinstance(part, Dropout) or part in layers:
             continue
         if ours and isinstance(part, Pooling):
             title = part.title + ("" if part.include_prompt else " without the prompt's tokens")

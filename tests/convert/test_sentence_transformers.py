@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 import sentence_library as library
@@ -14,8 +15,11 @@ from small_task import pairs_config, write_pairs
 from task_steps import batches_of
 
 import bert_jax
+from bert_jax.config.schema import ComputeConfig
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.known_objectives import learned_by
+from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.publish.export import export
 from bert_jax.publish.model_card import Card
 
@@ -35,6 +39,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert, pools in an order of release 6": ("labeled_pairs", {"task__pooling": "mean,cls,max"}),
     "bert, one prompt": ("scored_pairs", {"task__query_prompt": "Query: "}),
     "bert, a prompt for each sentence": ("scored_pairs", PROMPTS),
+    "bert, dense layers": (
+        "sentence_pairs", {"task__dense": "24:GELU,12:Identity:no_bias", **PROMPTS},
+    ),
+    "bert, a residual of release 6": ("scored_pairs", {"task__dense": "24:residual"}),
     "modernbert, cls": (
         "sentence_pairs", {"task__pooling": "cls", "task__normalize": False, **PROMPTS},
     ),
@@ -72,9 +80,10 @@ def test_folders_of_runs_have_our_vectors_without_a_warning(
         sizes = {"hidden_size": config.model.hidden_size, "num_attention_heads": 4}
         layout = name.split(",")[0]
         model = layout_config(layout, vocab_size=tokenizer.vocab_size, **sizes)
+        head = init_params(config.model, ComputeConfig(), learned_by(config), jax.random.key(0))
         export(
             random_params(model, ()), model, tokenizer, tmp_path / name,
-            card=Card(origin="x"), sentence=encoder_of_run(config),
+            card=Card(origin="x"), sentence=encoder_of_run(config, head),
         )  # fmt: skip
         folders[name] = bert_jax.load(tmp_path / name)
     asked = [one for name in runs for one in asked_of(name, newest)]

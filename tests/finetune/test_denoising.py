@@ -256,13 +256,14 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(
 def test_a_run_is_evaluated_and_exported_without_its_decoder(
     store: TokenStore, tmp_path: Path
 ) -> None:
-    """From a pretrained model, which has the head of the word scores, too. The decoder reads the
-    joined pools, and each evaluation searches."""
+    """From a pretrained model, which has the head of the word scores, too. The decoder reads what
+    dense layers make of the joined pools, and each evaluation searches."""
     loop.pretrain(small_config(store), tmp_path / "run")
     (tmp_path / "pairs.tsv").write_text("a\tb\nw1 w2\tw1 w3\nw4 w5\tw4 w6\nw7\tw8\n")
     config = denoising_config(
         store, init=f"{tmp_path}/run", task__tokenizer="", task__epochs=2.0, mesh__data=-1,
-        task__pooling="cls,mean", task__retrieval=str(write_search(tmp_path)),
+        task__pooling="cls,mean", task__dense="24:SiLU,16:Identity", checkpoint__keep_start=True,
+        task__retrieval=str(write_search(tmp_path)),
     )  # fmt: skip
     finetune(config, tmp_path / "vectors", open_search=RunSearch)
     evals = list(read_records(Workdir.open(tmp_path / "vectors").metrics, "eval"))
@@ -277,10 +278,17 @@ def test_a_run_is_evaluated_and_exported_without_its_decoder(
     assert not [name for name in tensors if "cls" in name or "crossattention" in name]
     assert not (tmp_path / "folder" / "heads.safetensors").exists()
     (vector,) = bert_jax.load(tmp_path / "folder").encode(["w1 w2 w3"])
-    assert vector.shape == (2 * config.model.hidden_size,)
+    assert vector.shape == (16,)
     assert vector @ vector == pytest.approx(1, abs=1e-5)
     (of_run,) = load_model(f"{tmp_path}/vectors").encode(["w1 w2 w3"])
     np.testing.assert_allclose(of_run, vector, atol=1e-5)
+    given = load_file(tmp_path / "folder/2_Dense/model.safetensors")["linear.weight"]
+    start, last = (
+        np.asarray(load_model(f"{tmp_path}/vectors@{step}").part_weights[1]["linear.weight"])
+        for step in (0, evals[-1]["step"])
+    )
+    assert np.array_equal(given, last)
+    assert not np.allclose(given, start)
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\nw1 w2\tw1 w2\n")
     predict(f"{tmp_path}/vectors", f"{tmp_path}/pairs.tsv", tmp_path / "cosines.tsv")
     assert "1.0000" in (tmp_path / "cosines.tsv").read_text()

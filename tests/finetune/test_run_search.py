@@ -51,13 +51,15 @@ def searched(run: Path) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [{}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2, "task__dense": "24,16"}]
+)
 def test_each_epoch_measures_what_evaluate_measures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], mesh: dict
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict
 ) -> None:
-    """Of each checkpoint, of step 0, and BM25: the same numbers, whatever the devices."""
+    """Of each checkpoint, of step 0, and BM25: the same numbers, on any devices."""
     pytest.importorskip("bm25s")
-    config = search_config(tmp_path / "task", **mesh)
+    config = search_config(tmp_path / "task", **changes)
     run, beir = tmp_path / "run", config.task.retrieval
     finetune(config, run, open_search=RunSearch)
     said = capsys.readouterr().out

@@ -25,12 +25,13 @@ FORMS = {
 }
 LOSSES = {
     "both directions": (
-        "sentence_pairs", {"task__directions": "both", "task__dimensions": "16,8"},
+        "sentence_pairs",
+        {"task__directions": "both", "task__dimensions": "16,8", "task__dense": "32:GELU,24"},
     ),
     "cosent": (  # at the rate of the others its loss jumps, and so do differences in rounding
         "scored_pairs", {"task__loss": "cosent", "optimizer__learning_rate": 0.01},
     ),
-    "labels": ("labeled_pairs", {"task__normalize": False}),
+    "labels": ("labeled_pairs", {"task__normalize": False, "task__dense": "24:residual"}),
 }  # fmt: skip
 USUAL = ("both directions", "2 devices, cached")
 

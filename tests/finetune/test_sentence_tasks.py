@@ -11,6 +11,7 @@ from small_task import TRAIN, pairs_config, task_config, write_pairs
 import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import Config
+from bert_jax.config.sentence_parts import parse_dense
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sources import read_model
@@ -311,6 +312,33 @@ def test_widths_that_are_none_are_refused(tmp_path: Path, dimensions: str) -> No
     data = open_task(config, Workdir.open("/nowhere/run"))
     with pytest.raises(UserError, match=f"config.task.dimensions={dimensions}; give different"):
         data.configured(config)
+
+
+@pytest.mark.parametrize(
+    ("dense", "message"),
+    [
+        ("tanh", "'tanh' does not begin with a width; give one or more layers, such as 256 or"),
+        ("0", "'0' does not begin with a width"),
+        ("8, 4:tanh", "'4:tanh' has 'tanh'; valid: one activation of Identity, Tanh, ReLU,"),
+        ("8:ReLU:GELU", "'8:ReLU:GELU' has 'GELU'; valid: one activation of"),
+        ("8::", "'8::' has ''; valid: one activation of"),
+    ],
+)
+def test_dense_layers_that_are_none_are_refused(tmp_path: Path, dense: str, message: str) -> None:
+    config = pairs_config(write_pairs(tmp_path), "sentence_pairs", task__dense=dense)
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    with pytest.raises(UserError) as raised:
+        data.configured(config)
+    assert str(raised.value).startswith(f"config.task.dense={dense}: {message}")
+    with pytest.raises(UserError, match=f"config.task.dense={dense} has no effect for rte; leave"):
+        check_task(task_config(tmp_path, task__dense=dense))
+
+
+@pytest.mark.parametrize("dense", ["8", "8:Sigmoid:no_bias,16:residual", "4:Identity:residual"])
+def test_dense_layers_are_named_as_they_are_given(dense: str) -> None:
+    layers = parse_dense(dense, 32)
+    assert ",".join(layer.setting for layer in layers) == dense
+    assert [layer.width_before for layer in layers] == [32, 8][: len(layers)]
 
 
 def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:

@@ -190,13 +190,14 @@ def train(
     clip_norm: float,
     loss: str,
 ) -> Arrays:
-    """Trains on batches of columns of texts; returns the losses and the parameters.
+    """Trains on batches of columns of texts; returns the losses and the parameters, those of dense
+    layers by names that begin with their numbers.
 
     As its trainer does, which needs further packages: its model and loss, and AdamW without decay
     of biases and LayerNorm.
     """
     import torch
-    from sentence_transformers import losses
+    from sentence_transformers import losses, models
 
     model = _load(folder)
     objective, values = getattr(losses, loss)(model), []
@@ -223,7 +224,9 @@ def train(
             group["lr"] = rate
         optimizer.step()
         values.append(value.item())
-    tensors = model[0].auto_model.state_dict()
+    tensors = dict(model[0].auto_model.state_dict())
+    for number, layer in enumerate(part for part in model if isinstance(part, models.Dense)):
+        tensors |= {f"{number}.{name}": value for name, value in layer.state_dict().items()}
     return {"losses": np.array(values), **{name: x.numpy() for name, x in tensors.items()}}
 
 

@@ -1,12 +1,14 @@
-"""What made vectors in the model that a run starts from is named if the run makes its own
+"""What made vectors in the model that a run starts from is taken, or named if the run makes its own
 without."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from exported import random_params
 from small_task import pairs_config, task_config, write_pairs
@@ -15,7 +17,7 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.recorded import head_of, recorded
 from bert_jax.config.schema import Config
 from bert_jax.config.sentence_parts import Dense, Dropout, Normalize, Pooling
-from bert_jax.config.task_model import without_head
+from bert_jax.config.task_model import TaskModelConfig, without_head
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -127,13 +129,17 @@ def test_what_no_key_sets_is_named_too(task: Path) -> None:
         parts, ({},) * 4, lowercase=True, dimensions=4, similarity="dot", max_length=512
     )
     wanted = (
-        "mean+max pooling (config.task.pooling=mean,max), a dense layer of 5, texts of 64 tokens "
-        "(config.phases[0].seq_length=64), vectors cut to 4 numbers, similarity 'dot'"
+        "a dense layer of 5 (config.task.dense=5), mean+max pooling "
+        "(config.task.pooling=mean,max), texts of 64 tokens (config.phases[0].seq_length=64), "
+        "vectors cut to 4 numbers, similarity 'dot'"
     )
     config, data = opened(task)
     assert left_out(theirs, config, data.tokenizer)[0].endswith(f"encoder: {wanted}")
     same, _ = opened(task, task__pooling="mean, max")
-    assert ": a dense layer of 5, texts" in left_out(theirs, same, data.tokenizer)[0]
+    assert (
+        ": a dense layer of 5 (config.task.dense=5), texts"
+        in (left_out(theirs, same, data.tokenizer)[0])
+    )
     cased = Tokenizer.from_vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], lowercase=False)
     assert "lower-casing before the tokenizer" in left_out(theirs, config, cased)[0]
 
@@ -142,3 +148,61 @@ def test_a_pool_without_the_prompt(task: Path) -> None:
     theirs = SentenceEncoder((Pooling(("mean",), False, 32), Normalize()), ({}, {}))
     wanted = "left out, of a sentence encoder: mean pooling without the prompt's tokens"
     assert line_of(task, "sentence_pairs", theirs) == wanted
+
+
+LAYERS = "24:GELU,8:Identity:no_bias:residual"
+
+
+def heads_of_start(source: Path, task: Path, kind: str, **changes: Any) -> Mapping[str, Any]:
+    """The arrays that a run takes from a model for its head, by their paths below it."""
+    config, data = opened(task, kind, init=str(source), task__tokenizer="", **changes)
+    assert isinstance(config.model, TaskModelConfig)
+    found, start = find_initial(config, NOWHERE, data), f"params/{config.model.head.name}/"
+    assert found
+    leaves = found.read().leaves
+    return {
+        path.removeprefix(start): leaf for path, leaf in leaves.items() if path.startswith(start)
+    }
+
+
+@pytest.mark.parametrize("source", ["folder", "run"])
+def test_dense_layers_are_taken_by_a_run_of_any_kind_with_the_same(
+    task: Path, tmp_path: Path, source: str
+) -> None:
+    config, data = opened(task, task__dense=LAYERS)
+    assert isinstance(config.model, TaskModelConfig)
+    head = config.model.head.name
+    params, drawn = random_params(config.model, ("in_batch_negatives",)), np.random.default_rng(0)
+    assert {*params[head]} == {"dense_0", "dense_1"}
+    params[head] = jax.tree.map(lambda x: np.float32(drawn.normal(size=x.shape)), params[head])
+    if source == "run":
+        meta = {
+            "config": recorded(config),
+            "data": {"tokenizer": data.tokenizer.digest, **head_of(config.model)},
+        }
+        checkpoints = RunCheckpoints(Workdir.open(tmp_path / source), config.checkpoint)
+        state = {"step": jnp.int32(2), "params": jax.tree.map(jnp.asarray, params)}
+        checkpoints.save({**state, "opt": {"x": jnp.ones(2)}}, meta)
+        checkpoints.close()
+        data.tokenizer.save(tmp_path / source / "tokenizer.json")
+    else:
+        model = without_head(config.model)
+        export(
+            {"encoder": params["encoder"]}, model, data.tokenizer, tmp_path / source,
+            card=Card(origin="x"), sentence=encoder_of_run(config, params),
+        )  # fmt: skip
+    given = {
+        f"{layer}/{name}": x for layer in params[head] for name, x in params[head][layer].items()
+    }
+    for kind in ("sentence_pairs", "labeled_pairs"):
+        found = heads_of_start(tmp_path / source, task, kind, task__dense=LAYERS)
+        assert found.keys() == given.keys()
+        assert all((found[path] == given[path]).all() for path in given)
+    assert notes_from(tmp_path / source, task, task__dense=LAYERS) == []
+    other = "24,8:Identity:no_bias:residual"  # the activation differs
+    assert not heads_of_start(tmp_path / source, task, "sentence_pairs", task__dense=other)
+    for dense in (other, ""):
+        (line,) = notes_from(tmp_path / source, task, task__dense=dense)
+        wanted = f"a dense layer of 24 and a dense layer of 8 (config.task.dense={LAYERS})"
+        assert line == f"left out, of a sentence encoder: {wanted}"
+    assert not heads_of_start(tmp_path / source, task, "rte")

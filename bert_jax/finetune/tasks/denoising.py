@@ -28,7 +28,7 @@ class Denoising(StoreTask):
 
     name = "denoising"
     objectives = (OBJECTIVE.name,)
-    own_settings = ("normalize", "most_pairs", "deletion", "retrieval")
+    own_settings = ("dense", "normalize", "most_pairs", "deletion", "retrieval")
 
     def places(self, task: TaskConfig) -> tuple[int, ...]:
         return (0,)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
+from bert_jax.config.sentence_parts import Dense, parse_dense
 from bert_jax.config.task_model import TaskModelConfig, VectorConfig, VectorLoss, passage_prompt
 from bert_jax.config.task_settings import TaskConfig, check_unused
 from bert_jax.errors import UserError, count
@@ -51,7 +52,7 @@ class SentenceTask(TaskKind):
     per_token = False
     pools = True
     own_settings: tuple[str, ...] = (
-        "query_prompt", "passage_prompt", "normalize", "dimensions", "retrieval",
+        "query_prompt", "passage_prompt", "dense", "normalize", "dimensions", "retrieval",
     )  # fmt: skip
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
@@ -193,16 +194,19 @@ class SentenceTask(TaskKind):
         raise NotImplementedError
 
     def with_head_settings(self, task: TaskConfig, model: TaskModelConfig) -> TaskModelConfig:
-        head = dataclasses.replace(model.head, pooling=task.pooling)
-        pooled = dataclasses.replace(model, head=head)
+        def with_vectors(settings: VectorConfig | None) -> TaskModelConfig:
+            head = dataclasses.replace(model.head, pooling=task.pooling, vectors=settings)
+            return dataclasses.replace(model, head=head)
+
         settings = VectorConfig(
             loss=self.loss(task),
             normalize=task.normalize,
             scale=task.scale,
             directions=task.directions,
-            dimensions=parse_dimensions(task.dimensions, pooled.head_width),
+            dense=_dense_layers(task.dense, with_vectors(None).pooled_width),
         )
-        return dataclasses.replace(pooled, head=dataclasses.replace(head, vectors=settings))
+        dimensions = parse_dimensions(task.dimensions, with_vectors(settings).head_width)
+        return with_vectors(dataclasses.replace(settings, dimensions=dimensions))
 
 
 def has_numbers(path: epath.PathLike, column: str) -> bool:
@@ -227,6 +231,17 @@ def _check_prompts(context: TaskContext, names: Iterable[str]) -> None:
                 f"config.task.{name} has {len(ids):,} tokens, but phases[0].seq_length="
                 f"{context.limit} has room for {room:,}, with the text; make it shorter"
             )
+
+
+def _dense_layers(text: str, width: int) -> tuple[Dense, ...]:
+    """Returns the layers of `config.task.dense`; width: of the pooled states."""
+    try:
+        return parse_dense(text, width)
+    except ValueError as error:
+        raise UserError(
+            f"config.task.dense={text}: {error}; give one or more layers, such as 256 or "
+            "3072:Identity:no_bias,768:Identity:no_bias"
+        ) from None
 
 
 def parse_dimensions(text: str, width: int) -> tuple[int, ...]:
