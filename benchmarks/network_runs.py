@@ -21,6 +21,8 @@ With `--minilm`, a BERT of transformers such as all-MiniLM-L6-v2, a student of i
 is fine-tuned for SST-2 with the same rows: by labels alone, and with that model, fine-tuned on
 these rows, as teacher.
 
+`--starts` takes some of these beside the first, by the names of their folders; a later command adds
+others.
 Finished runs are kept in `--out`, and interrupted ones resume: the same command again does what is
 left. How runs are compared: task_runs.py. The smallest difference is that which such a comparison
 shows with a power of 80 %, see bert_jax/ablation/statistics.py.
@@ -46,6 +48,7 @@ MASKED, ALONE, TAUGHT, FREE, REPLACED = STARTS = (
     "masked tokens", "half, no teacher", "half, teacher", "half, teacher not counted",
     "replaced tokens",
 )  # fmt: skip
+NAMES = [task_runs.slug(start) for start in STARTS]  # of their folders
 MINILM, BY_LABELS, BY_TEACHER = "MiniLM", "MiniLM's student, labels", "MiniLM's student, teacher"
 PAIRS = (  # that are compared: the second one is subtracted
     (REPLACED, MASKED), (ALONE, MASKED), (TAUGHT, MASKED), (FREE, MASKED), (TAUGHT, ALONE),
@@ -78,6 +81,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000, help="of SST-2")
     parser.add_argument("--seeds", type=int, default=5, help="of a fine-tuning")
     parser.add_argument("--tasks", default=",".join(TASKS), help=f"some of {','.join(TASKS)}")
+    parser.add_argument("--starts", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
     parser.add_argument("--at_once", type=int, default=1, help="fine-tunings, each on one core")
     options = parser.parse_args()
     harness.at_least_one(options, "steps", "rows", "at_once")
@@ -85,7 +89,12 @@ def main() -> None:
         harness.fail(f"--seeds={options.seeds}: at least 3 are needed for an interval")
     names = harness.some_of("tasks", options.tasks, TASKS)
     tasks = {name: [find_task(options, name, seed) for seed in seeds(options)] for name in names}
-    plan = budgets(options)
+    chosen = harness.some_of("starts", options.starts, NAMES)
+    plan = {
+        start: each
+        for start, each in budgets(options).items()
+        if start == MASKED or task_runs.slug(start) in chosen
+    }
     clock = pretrain(options, plan)
     folders = {start: str(workdir(options, start)) for start in plan}
     tables = []
@@ -274,7 +283,7 @@ def table(
         harness.record(task=name, start=start, values=values)
     pairs = [["difference", "mean, 95 %", "shown with a power of 80 %"], ["---", "---", "---:"]]
     for ours, other in PAIRS:
-        if ours in runs:
+        if {ours, other} <= runs.keys():
             found = task_runs.compare(labels, runs[ours], runs[other])
             pairs.append([f"{ours} less {other}", str(found), f"{found.detectable:.4f}"])
             harness.record(task=name, ours=ours, other=other, **dataclasses.asdict(found))

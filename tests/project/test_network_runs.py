@@ -108,6 +108,24 @@ def test_all_have_the_flops_of_the_first_and_finished_runs_are_not_made_again(
     assert (run, again.split(" held-out")[0]) == ([], table.split(" held-out")[0])  # then the load
 
 
+def test_some_starts_are_compared_before_the_others(
+    tmp_path: Path, run: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = options(tmp_path)
+    monkeypatch.setattr(sys, "argv", [*words, "--starts=half_teacher"])
+    network_runs.main()
+    commands = [flags["command"] for flags in run]
+    assert (commands.count("pretrain"), commands.count("finetune")) == (2, 2 * 3)
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "half, teacher less masked tokens" in table
+    assert "no teacher" not in table
+    monkeypatch.setattr(sys, "argv", words)
+    network_runs.main()
+    commands = [flags["command"] for flags in run]
+    assert (commands.count("pretrain"), commands.count("finetune")) == (5, 5 * 3)
+    assert "half, teacher less half, no teacher" in (tmp_path / "out" / "table.md").read_text()
+
+
 def test_a_teacher_of_another_size_is_one_line(
     tmp_path: Path,
     run: list[dict[str, str]],
