@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_jax.aot import installed_files
 from bert_jax.errors import UserError
 from bert_jax.hardware.gpus import GpuHosts, GpuModel
 from bert_jax.storage.reader_errors import one_line
@@ -69,7 +70,8 @@ def _load(where: Path) -> None:
         # First, as the version was checked there; a [cuda] extra has packages of these names, too.
         sys.path.insert(0, str(where))
     try:
-        _check_sizes(where)
+        for package in _PACKAGES:
+            installed_files.check(where, package)
         ctypes.CDLL(str(where / _LIBRARY))  # JAX would print a traceback, and go on without it
         cudnn_version()
     except (OSError, ImportError, AttributeError) as error:
@@ -78,18 +80,6 @@ def _load(where: Path) -> None:
             f"{GPU_COMPILER_VARIABLE}={where}: cannot be loaded ({one_line(error)}); its files are "
             f"damaged, or of another system: {_how_to_install()}"
         ) from None
-
-
-def _check_sizes(where: Path) -> None:
-    """Raises OSError for a file that was cut off: loading it could kill the process."""
-    for package in _PACKAGES:
-        for distribution in importlib.metadata.distributions(name=package, path=[str(where)]):
-            for file in distribution.files or ():
-                if file.suffix == ".pyc":  # of which pip lists some that Python may delete
-                    continue
-                found = os.stat(where / file).st_size
-                if file.size not in (None, found):
-                    raise OSError(f"{file} has {found:,} bytes, not {file.size:,}")
 
 
 def _how_to_install() -> str:

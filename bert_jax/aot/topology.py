@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_jax.aot import installed_files
 from bert_jax.errors import UserError
 from bert_jax.hardware.slices import Slice
+from bert_jax.storage.reader_errors import one_line
 
 if TYPE_CHECKING:
     import jax
@@ -36,9 +38,17 @@ def prepare() -> None:
     some environment variables only on import.
 
     Raises:
-        UserError: the compiler is not found.
+        UserError: the compiler is not found, or its files are damaged; nothing is changed.
     """
-    os.environ |= _ENVIRONMENT | {"TPU_LIBRARY_PATH": str(library())}
+    path = library()
+    try:
+        installed_files.check(path.parent.parent, "libtpu")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be loaded ({one_line(error)}); its files are damaged: install libtpu "
+            f"{version()} again"
+        ) from None
+    os.environ |= _ENVIRONMENT | {"TPU_LIBRARY_PATH": str(path)}
     if "jax" in sys.modules:
         import jax
 

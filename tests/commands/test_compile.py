@@ -46,6 +46,33 @@ def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) 
     assert f"{topology.LIBTPU_VARIABLE}={tmp_path}: no such file" in line
 
 
+@pytest.mark.parametrize(
+    ("recorded", "line"),
+    [
+        ("libtpu/libtpu.so,,9", "libtpu/libtpu.so has 7 bytes, not 9"),
+        (f"libtpu/libtpu.so,sha256={'x' * 43},7", "libtpu/libtpu.so has other bytes than were"),
+        ("libtpu/sdk.so,,7", "libtpu/sdk.so is missing"),
+    ],
+)
+def test_a_damaged_libtpu_is_one_line_and_changes_nothing(
+    say, monkeypatch, tmp_path, recorded, line
+) -> None:
+    """Loaded, it would kill the process."""
+    library, about = tmp_path / "libtpu/libtpu.so", tmp_path / "libtpu-9.0.dist-info"
+    library.parent.mkdir()
+    library.write_bytes(b"cut off")
+    about.mkdir()
+    (about / "METADATA").write_text("Name: libtpu\nVersion: 9.0\n", "utf-8")
+    (about / "RECORD").write_text(f"{recorded}\nlibtpu/__pycache__/gone.pyc,,\n", "utf-8")
+    monkeypatch.setenv(topology.LIBTPU_VARIABLE, str(library))
+    before = dict(os.environ)
+    code, said = say("--config=base")
+    assert code == 1
+    assert f"{library}: cannot be loaded ({line}" in said
+    assert said.rstrip().endswith("its files are damaged: install libtpu 9.0 again")
+    assert dict(os.environ) == before
+
+
 def test_every_config_for_a_tpu_says_which() -> None:
     on_cpu = {"tiny", "demo", "wiki_books_small", "glue_small"}
     assert set(MEANT) == set(shipped()) - on_cpu

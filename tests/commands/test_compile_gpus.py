@@ -66,11 +66,15 @@ def test_a_compiler_of_another_jaxlib_is_refused(say, monkeypatch, tmp_path) -> 
 
 
 @pytest.mark.parametrize(
-    ("size", "line"),
-    [(7, "cannot be loaded ("), (10**6, "has 7 bytes, not 1,000,000); its files are damaged")],
+    ("recorded", "line"),
+    [
+        (",7", "cannot be loaded ("),
+        (",1000000", "has 7 bytes, not 1,000,000); its files are damaged"),
+        ("sha256=x,7", "has other bytes than were installed); its files are damaged"),
+    ],
 )
 def test_a_damaged_compiler_is_one_line_and_changes_nothing(
-    say, monkeypatch, tmp_path, size, line
+    say, monkeypatch, tmp_path, recorded, line
 ) -> None:
     library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
     library.parent.mkdir(parents=True)
@@ -80,8 +84,8 @@ def test_a_damaged_compiler_is_one_line_and_changes_nothing(
         about.mkdir()
         (about / "METADATA").write_text(f"Name: {package}\nVersion: {JAXLIB}\n", "utf-8")
     # pip lists compiled files that Python may delete.
-    recorded = f"{library.relative_to(tmp_path)},sha256=x,{size}\n__pycache__/gone.pyc,,\n"
-    (about / "RECORD").write_text(recorded, "utf-8")
+    listed = f"{library.relative_to(tmp_path)},{recorded}\n__pycache__/gone.pyc,,\n"
+    (about / "RECORD").write_text(listed, "utf-8")
     monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
     before, path = dict(os.environ), [*sys.path]
     code, said = say("--config=base", "--topology=h100-1")
