@@ -85,7 +85,7 @@ class Model:
         tokenizer: the vocabulary and its special ids.
         params: the weights, on every local device.
         sentence: what makes vectors of texts in a folder of sentence-transformers; None in others.
-        part_weights: of its parts, as `params`.
+        part_weights: of the parts of `sentence`, on every local device.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
-    define_input(values, "workdir", "folder of a pretraining run")
+    define_input(values, "workdir", "folder of a run")
     define_output(values, "out", "folder to write", exports)
     step = "step of the checkpoint (default: the newest)"
     flags.DEFINE_integer("step", None, step, 0, flag_values=values)

@@ -1,6 +1,7 @@
 """The parts of a sentence encoder after the encoder: plain data, named as sentence-transformers
 does. What they compute is in api/sentence_vectors.py."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ ACTIVATIONS: Final = {
     "SiLU": "torch.nn.modules.activation",
 }
 _DENSE: Final = "Tanh"  # the default
+_WIDEST: Final = 2**16
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,15 @@ def parse_dense(text: str, width: int) -> tuple[Dense, ...]:
         ValueError: says which part has another form.
     """
     found: list[Dense] = []
-    for layer in filter(None, map(str.strip, text.split(","))):
+    for layer in map(str.strip, text.split(",")) if text.strip() else ():
         size, *words = layer.split(":")
-        if not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"{layer!r} does not begin with a width")
+        if not re.fullmatch("[0-9]{1,9}", size) or not 1 <= int(size) <= _WIDEST:
+            raise ValueError(f"{layer!r} does not begin with a width from 1 to {_WIDEST:,}")
         activations = [word for word in words if word in ACTIVATIONS]
-        others = {*words} - {*activations[:1], "no_bias", "residual"}
-        if others:
-            known = ", ".join([*ACTIVATIONS, "no_bias", "residual"])
-            raise ValueError(f"{layer!r} has {min(others)!r}; valid: one activation of {known}")
+        others = [word for word in words if word not in (*ACTIVATIONS, "no_bias", "residual")]
+        if others or len({*words}) < len(words) or len(activations) > 1:
+            after = f"after its width {layer!r} may have one of {', '.join(ACTIVATIONS)}"
+            raise ValueError(f"{after}; no_bias; residual")
         before = found[-1].width if found else width
         activation = activations[0] if activations else _DENSE
         found.append(

@@ -5,6 +5,8 @@ one loop that keeps no states; here the same layers are applied, and the states 
 Sizes: B rows, S positions, H hidden, L layers.
 """
 
+# Over 300 lines: what is computed with both models and how it differs are one comparison.
+
 import dataclasses
 import math
 from collections import OrderedDict
@@ -17,12 +19,14 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.sentence_parts import Part
 from bert_jax.config.task_model import TaskModelConfig, probe_of
 from bert_jax.convert.sources import ReadModel
 from bert_jax.convert.weights import groups_in, title
 from bert_jax.data_pipeline.masking.masking_settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.model import vector_layers
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layer_states import joined
 from bert_jax.objectives.encoder_with_heads import PretrainingModel
@@ -32,6 +36,7 @@ from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.local_devices import power_of_two
 
 Text = tuple[str, ...]  # one text, or two that form a pair
+Layers = Sequence[Mapping[str, Any]]  # weights of the parts of a sentence encoder
 
 _ROWS: Final = 4  # of a batch
 _MASKED_EVERY: Final = 7  # tokens: about the 15 % of BERT's training
@@ -43,6 +48,7 @@ _IGNORED: Final = {
     "positional_heads", "word_initializer", "output_bias_initializer", "cooccurrence",
     "near_identity", "pad_vocab_to_multiple_of", "generator",
 }  # fmt: skip
+VECTOR: Final = "sentence vector"
 _POOLER: Final = "pooler"
 _VOCABULARY: Final = "vocab_size"
 
@@ -67,7 +73,8 @@ class Comparison:
 
     Attributes:
         outputs: of each output that both models have, in the order in which they are computed:
-            "embeddings", "layer 1", …, "pooler", "masked-language-model head", …. A value is the
+            "embeddings", "layer 1", …, "pooler", "masked-language-model head", …, and "sentence
+            vector" if both are sentence encoders of the same parts. A value is the
             largest absolute difference over all tokens, divided by the larger of 1 and the largest
             absolute value of the first model; NaN if one of them computes NaN or infinite values.
         weights: of each tensor of their parameters, the largest absolute difference.
@@ -97,28 +104,48 @@ def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Compar
     """
     config = _common_config(model, other)
     rows = _common_rows(model, other, texts, config)
-    parts, others = groups_in(model.params), groups_in(other.params)
+    parts, others = _groups(model), _groups(other)
     heads, pooler = with_heads(parts & others), _POOLER in parts & others
     graph, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
     shapes = nnx.to_pure_dict(abstract)
     ours, theirs = _shaped(model.params, shapes), _shaped(other.params, shapes)
-    outputs = jax.jit(partial(_outputs, graph))
-    placed, placed_other = jax.device_put(ours), jax.device_put(theirs)
+    vectors, layers, other_layers = _common_parts(model, other)
+    outputs = jax.jit(partial(_outputs, graph, vectors))
+    placed, placed_other = jax.device_put((ours, layers)), jax.device_put((theirs, other_layers))
     largest: dict[str, np.ndarray] = {}  # difference and reference value of each output
     for batch in _batches(rows, config.max_position_embeddings, model.tokenizer.special.pad):
-        found = outputs(placed_other, batch)
-        for output, wanted in outputs(placed, batch).items():
+        found = outputs(*placed_other, batch)
+        for output, wanted in outputs(*placed, batch).items():
             here = _largest(wanted, found[output], batch["example_ids"] > 0)
             largest[output] = np.maximum(largest.get(output, 0), here)  # NaN stays NaN
     return Comparison(
         tuple(Difference(name, _relative(*values)) for name, values in largest.items()),
-        tuple(_compare_weights(ours, theirs)),
+        tuple(_compare_weights({**ours, **_named(layers)}, {**theirs, **_named(other_layers)})),
         {
             model.source: _titles(parts - others),
             other.source: _titles(others - parts),
         },
         sum(len(row.ids) for row in rows),
     )
+
+
+def _groups(model: ReadModel) -> set[str]:
+    """Returns the parts of a model without a head that trained vectors of texts."""
+    head = model.config.head if isinstance(model.config, TaskModelConfig) else None
+    return groups_in(model.params) - ({head.name} if head and head.vectors else set())
+
+
+def _common_parts(model: ReadModel, other: ReadModel) -> tuple[tuple[Part, ...], Layers, Layers]:
+    """Returns what makes vectors of texts with both models, and the weights of each; nothing if it
+    differs."""
+    ours, theirs = model.sentence, other.sentence
+    if ours is None or theirs is None or ours.parts != theirs.parts:
+        return (), (), ()
+    return ours.parts, ours.weights, theirs.weights
+
+
+def _named(layers: Layers) -> dict[str, Any]:
+    return {"sentence_encoder": {str(number): dict(own) for number, own in enumerate(layers)}}
 
 
 def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
@@ -234,9 +261,14 @@ def _shaped(params: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, A
 
 # Accelerators otherwise multiply float32 matrices in lower precision.
 @jax.default_matmul_precision("highest")
-def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str, jax.Array]:
+def _outputs(
+    graph: nnx.GraphDef, vectors: tuple[Part, ...], params: Any, layers: Layers, batch: Batch
+) -> OrderedDict[str, jax.Array]:
     """Returns all outputs by name, in the order in which they are computed: float32 [B, S, …], of
-    the pooler and a sentence-pair head [B, 1, …]."""
+    the pooler, a sentence-pair head and a sentence encoder [B, 1, …].
+
+    vectors, layers: the parts of that and their weights.
+    """
     model: PretrainingModel = nnx.merge(graph, params)
     encoder: Encoder = model.encoder
     embeddings_BxSxH, *states = encoder.states(
@@ -256,6 +288,11 @@ def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str,
         read = joined([embeddings_BxSxH, *states[:-1], last_BxSxH], probe.layers, probe.join)
     for objective, logits in model.logits(read, batch).items():
         outputs[title(OBJECTIVES[objective].head)] = logits
+    if vectors:
+        examples, starts = batch["example_ids"], batch["cls_positions"]
+        outputs[VECTOR] = vector_layers.vectors(
+            last_BxSxH, examples, starts, batch["position_ids"], vectors, layers
+        )
     return outputs
 
 

@@ -58,7 +58,7 @@ def read_folder(path: Path) -> StoredModel:
         )
     if (path / "checkpoints").is_dir():
         raise UserError(
-            f"{path}: the folder of a pretraining run; export it first: "
+            f"{path}: the folder of a run; export it first: "
             f"bert-jax convert export --workdir={path} --out=…"
         )
     if (path / MANIFEST).is_file() and (path / "held_out").is_dir():

@@ -272,10 +272,12 @@ def _old_pools(values: Mapping[str, Any], where: Path) -> list[str]:
 def _read_dense(folder: Path, width: int, sums: Sums) -> tuple[Part, Mapping[str, np.ndarray]]:
     values, where = _config(folder, DENSE_KEYS, sums), folder / CONFIG
     sizes: list[Any] = [values.get(name) for name in ("in_features", "out_features")]
-    if any(type(size) is not int for size in sizes) or sizes[0] != width or sizes[1] < 1:
+    said = f"in_features={shown(sizes[0])}, out_features={shown(sizes[1])}"
+    if any(type(size) is not int or size < 1 for size in sizes):
+        raise UserError(f"{where}: {said} should be whole numbers above 0; save the model again")
+    if sizes[0] != width:
         raise UserError(
-            f"{where}: in_features={shown(sizes[0])}, out_features={shown(sizes[1])}, but the "
-            f"input has {width} dimensions; save the model again"
+            f"{where}: {said}, but the input has {width} dimensions; save the model again"
         )
     activation = values.get("activation_function", f"{ACTIVATIONS['Tanh']}.Tanh")
     name = activation.rpartition(".")[2] if isinstance(activation, str) else ""
@@ -294,8 +296,12 @@ def _read_dense(folder: Path, width: int, sums: Sums) -> tuple[Part, Mapping[str
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     if found != shapes:
         wrong = sorted(found.items() ^ shapes.items())[0][0]
+        has, wanted = (
+            f"shape {[*some[wrong]]}" if wrong in some else "none" for some in (found, shapes)
+        )
         raise UserError(
-            f"{folder}: {wrong} is {shown(found.get(wrong))}, expected {shown(shapes.get(wrong))}"
+            f"{folder}: {wrong} has {has}, by {CONFIG} it should have {wanted}; save the model "
+            "again"
         )
     weights = {key: np.asarray(tensor, np.float32) for key, tensor in tensors.items()}
     if not all(np.isfinite(tensor).all() for tensor in weights.values()):

@@ -21,6 +21,8 @@ from bert_jax.convert.hf_config import FORM
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import StoredModel, read_folder
+from bert_jax.convert.run_encoder import encoder_of_run
+from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.storage.read_files import read_bytes
@@ -38,7 +40,7 @@ class ReadModel:
         params: nested dict of float32 NumPy arrays, without the heads and the pooler that it lacks.
         config: its architecture; its vocabulary has the padding rows of `params`.
         ignored: the stored tensors, by name, of which `params` have no counterpart.
-        sentence_parts: of a sentence encoder, the pool and the layers after the model, in words.
+        sentence: what makes vectors of texts with the model, if its folder or its run has that.
         trained_form: of an export, what `to_config_json` took; empty where nothing is recorded.
         origin: of a checkpoint, name and commit of the model on the hub that its run started from.
     """
@@ -49,7 +51,7 @@ class ReadModel:
     tokenizer: Tokenizer
     ignored: tuple[str, ...] = ()
     origin: str = ""
-    sentence_parts: str = ""
+    sentence: SentenceEncoder | None = None
     trained_form: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,9 +78,8 @@ def read_model(source: str) -> ReadModel:
         except UserError as error:  # it names a tensor
             raise UserError(f"{source}: {error}") from None
         ignored = tuple(weights.leftover(stored.tensors, stored.config))
-    parts = stored.sentence.titles if stored.sentence else ""
     return ReadModel(
-        source, params, stored.config, stored.tokenizer, ignored, sentence_parts=parts,
+        source, params, stored.config, stored.tokenizer, ignored, sentence=stored.sentence,
         trained_form=stored.values.get(FORM, {}),
     )  # fmt: skip
 
@@ -96,7 +97,8 @@ def read_checkpoint(
     params, meta = checkpoint.load_params(run, step, which)
     config, tokenizer = trained_model_of(meta), read_run_tokenizer(run, meta)
     arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
-    return ReadModel(source, arrays, config, tokenizer, origin=origin)
+    sentence = encoder_of_run(config_of(meta), arrays)
+    return ReadModel(source, arrays, config, tokenizer, origin=origin, sentence=sentence)
 
 
 def read_run_tokenizer(run: Workdir, meta: Mapping[str, Any]) -> Tokenizer:

@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from bert_jax.convert.compare import Comparison, Text, compare
+from bert_jax.convert.compare import VECTOR, Comparison, Text, compare
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError, count
@@ -56,10 +56,9 @@ def run_verify(model: str, other: str, text: str | None = None, tolerance: float
         if read.ignored:
             more = f" and {len(read.ignored) - 1:,} more" if len(read.ignored) > 1 else ""
             console.print(f"not compared: {shown_name(read.ignored[0])}{more} of {read.source}")
-        if read.sentence_parts:
-            console.print(
-                f"not compared: {read.sentence_parts} of the sentence encoder {read.source}"
-            )
+        if read.sentence and found.outputs[-1].where != VECTOR:
+            titles = read.sentence.titles
+            console.print(f"not compared: {titles} of the sentence encoder {read.source}")
     console.print(_weights(found))
     console.print(_verdict(found, tolerance))
     return found.first_above(tolerance) is None

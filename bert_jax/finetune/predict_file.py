@@ -59,7 +59,7 @@ def predict(
     read = read_model(found)
     try:
         of_run = kind_of(config.task) if config and config.task.name else None
-        kind_of_model(read.config, makes_vectors=bool(read.sentence_parts))
+        kind_of_model(read.config, makes_vectors=read.sentence is not None)
         predictor = Predictor(read.config, read.params, read.tokenizer, kind=of_run)
         kind = predictor.kind
         kind.check_flags([*settings, *more])

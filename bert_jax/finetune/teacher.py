@@ -167,7 +167,7 @@ def find_teacher(
 
 def _order(read: ReadModel, kind: TaskKind, labels: Sequence[str]) -> tuple[int, ...]:
     """Returns `_Model.order`; UserError if the teacher has outputs of another kind or others."""
-    kind_of_model(read.config, makes_vectors=bool(read.sentence_parts))
+    kind_of_model(read.config, makes_vectors=read.sentence is not None)
     assert isinstance(read.config, TaskModelConfig)
     head, wanted = read.config.head, OBJECTIVES[kind.objectives[0]]
     if (trained := task_of(head)) != wanted.name:

@@ -1,6 +1,8 @@
-"""Dense layers on the vector of a text, those of sentence-transformers (Dense.py of release 6.2).
+"""The parts of a sentence encoder, as the modules of sentence-transformers (Dense.py, Normalize.py;
+release 6.2), in float32: applied to the states of texts, and dense layers in the head of a run.
 
 Weights are named as there, `Dense.shapes`, with matrices as [out, in]; parameters are [in, out].
+Sizes: B rows, S positions, N places for texts in a row, H hidden, D numbers of a vector.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +15,8 @@ import numpy as np
 from flax import nnx
 from jax.nn.initializers import variance_scaling, zeros
 
-from bert_jax.config.sentence_parts import Dense
+from bert_jax.config.sentence_parts import Dense, Normalize, Part, Pooling
+from bert_jax.model.layer_states import pool
 from bert_jax.model.layers import Keys, param
 
 _ACTIVATIONS: Final[Mapping[str, Callable[[jax.Array], jax.Array]]] = {
@@ -25,6 +28,7 @@ _ACTIVATIONS: Final[Mapping[str, Callable[[jax.Array], jax.Array]]] = {
     "SiLU": jax.nn.silu,
 }
 _OURS: Final = {"linear.weight": "kernel", "linear.bias": "bias", "residual.weight": "residual"}
+_SHORTEST: Final = 1e-12  # length by which a vector is divided, as in torch.nn.functional.normalize
 _LIKE_PYTORCH: Final = variance_scaling(1 / 3, "fan_in", "uniform")  # torch.nn.Linear's weight
 _NAME: Final = "dense_{}"  # of a layer in a head
 
@@ -36,7 +40,8 @@ class VectorLayer(nnx.Module):
     def __init__(self, keys: Keys, part: Dense):
         self.part = part
         for name, shape in part.shapes.items():
-            axes, init = ("embed", "classes"), _LIKE_PYTORCH if len(shape) > 1 else zeros
+            # Whole on every device: widths are any, those of other people's folders, too.
+            axes, init = ("pooled", "classes"), _LIKE_PYTORCH if len(shape) > 1 else zeros
             setattr(self, _OURS[name], param(keys, shape[::-1], axes[-len(shape) :], init))
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -55,6 +60,36 @@ def dense(x: jax.Array, part: Dense, weights: Mapping[str, jax.Array]) -> jax.Ar
     if not part.residual:
         return y
     return y + (x @ weights["residual.weight"].T if "residual.weight" in weights else x)
+
+
+def vectors(
+    x_BxSxH: jax.Array,
+    examples_BxS: jax.Array,
+    starts_BxN: jax.Array,
+    positions_BxS: jax.Array,
+    parts: Sequence[Part],
+    weights: Sequence[Mapping[str, jax.Array]],
+    prompt: int = 0,
+) -> jax.Array:
+    """Returns the vector of the text in each place, [B, N, D], from the states of the encoder.
+
+    Args:
+        examples_BxS, starts_BxN, positions_BxS: as of `layer_states.pool`.
+        parts: a pool and the layers after it.
+        weights: of each part.
+        prompt: tokens of the prompt at the start of every text, with [CLS].
+    """
+    pooling, *further = parts
+    assert isinstance(pooling, Pooling)
+    first = 0 if pooling.include_prompt else prompt
+    vector = pool(x_BxSxH, examples_BxS, starts_BxN, positions_BxS, pooling.pools, first)
+    for part, own in zip(further, weights[1:], strict=True):
+        if isinstance(part, Dense):
+            vector = dense(vector, part, own)
+        elif isinstance(part, Normalize):
+            length = jnp.linalg.norm(vector, axis=-1, keepdims=True)
+            vector = vector / jnp.maximum(length, _SHORTEST)
+    return vector
 
 
 def add_layers(head: nnx.Module, keys: Keys, parts: Sequence[Dense]) -> None:

@@ -30,6 +30,7 @@ from bert_jax.objectives.sentence_vectors import (
     Vectors,
     dense_flops,
     sentence_vectors,
+    width_axis,
 )
 from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.ops.dropout import dropout
@@ -64,7 +65,7 @@ class FromVector(nnx.Module):
         self.rate = config.hidden_dropout_prob
         shapes = (config.head_width,), (config.hidden_size,)
         scale, bias = config.output_scale, config.linear_bias
-        self.dense = Dense(config, keys, *shapes, ("embed", "pooled"), scale, bias)
+        self.dense = Dense(config, keys, *shapes, (width_axis(config), "pooled"), scale, bias)
         self.norm = LayerNorm(config, keys) if config.norm_position == "post" else None
 
     def __call__(

@@ -22,6 +22,7 @@ from bert_jax.objectives.sentence_vectors import (
     dense_flops,
     settings_of,
     unit,
+    width_axis,
     widths,
 )
 from bert_jax.objectives.soft_labels import OF_CLASSES, SoftLoss, softmax
@@ -34,7 +35,8 @@ class PairClassifier(SentenceHead):
     def __init__(self, config: TaskModelConfig, keys: Keys):
         super().__init__(config, keys)
         shapes = (3 * config.head_width,), (len(config.head.labels),)
-        self.output = Dense(config, keys, *shapes, ("embed", "classes"), config.head_scale)
+        axes = (width_axis(config), "classes")
+        self.output = Dense(config, keys, *shapes, axes, config.head_scale)
 
     def __call__(self, states: States, batch: Batch) -> jax.Array:
         """Returns float32 logits [B, N, W, C], at the whole width first."""

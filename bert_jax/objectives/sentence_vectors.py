@@ -71,6 +71,12 @@ def settings_of(config: TaskModelConfig) -> VectorConfig:
     return config.head.vectors
 
 
+def width_axis(config: TaskModelConfig) -> str:
+    """Returns the logical axis of the numbers of a vector: dense layers may make any number of
+    them, which a mesh need not divide."""
+    return "pooled" if settings_of(config).dense else "embed"
+
+
 def unit(x: jax.Array) -> jax.Array:
     """Returns vectors [..., D] divided by their length; 0 stays 0, with a gradient of 0."""
     square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)

@@ -120,7 +120,7 @@ def export(
     files = _files(config, model_config, tokenizer, card, tensors)
     tensors |= names.copies(tensors, model_config)
     lacks_pooler = layout.has_pooler and names.POOLER not in own
-    more, parts = sentence_files(sentence, longest, lacks_pooler=lacks_pooler)
+    more, parts = sentence_files(sentence, longest, form.dtype, lacks_pooler=lacks_pooler)
     files |= more
     temporary = _temporary_path(out, "tmp")
     try:
@@ -159,10 +159,11 @@ def _files(
     length = card.length or model_config.max_position_embeddings
     # Of a model with one, transformers would pass the second text of a pair another.
     token_types = find_layout(model_config).token_types and model_config.type_vocab_size > 1
+    layers = card.sentence.weights if card.sentence else ()
     text = render(
         card,
         model_config,
-        parameters=sum(tensor.size for tensor in tensors.values()),
+        parameters=sum(x.size for some in (tensors, *layers) for x in some.values()),
         lowercase=lowercases(tokenizer),
         model_type=config["model_type"],
     )
@@ -203,7 +204,7 @@ def run_export(
     repository: str = "",
     revisions: Mapping[int, str] = MappingProxyType({}),
 ) -> list[int]:
-    """Exports checkpoints of a pretraining run and prints the results; returns the steps with
+    """Exports checkpoints of a run and prints the results; returns the steps with
     `all_steps`.
 
     A run with a generator has two models, in the folders `discriminator` and `generator` of `out`;

@@ -26,16 +26,18 @@ from bert_jax.convert.sentence_encoder import (
 )
 from bert_jax.convert.tokenizer_files import json_bytes
 from bert_jax.convert.weight_files import SAFETENSORS
+from bert_jax.publish.weight_writer import as_dtype
 
 
 def sentence_files(
-    encoder: SentenceEncoder | None, length: int, *, lacks_pooler: bool = False
+    encoder: SentenceEncoder | None, length: int, dtype: str, *, lacks_pooler: bool = False
 ) -> tuple[dict[str, bytes], dict[str, Mapping[str, np.ndarray]]]:
     """Returns the contents of JSON files, and the tensors of files of weights, by name; none
     without an encoder.
 
     Args:
         length: of the encoder's longest row in tokens, for texts without another limit.
+        dtype: of the weights.
         lacks_pooler: whether the class of transformers has a pooler and the weights have none,
             which would be random there, with a warning.
     """
@@ -56,7 +58,7 @@ def sentence_files(
             **({"truncate_dim": encoder.dimensions} if encoder.dimensions else {}),
         },
     }
-    weights = {}
+    weights: dict[str, Mapping[str, np.ndarray]] = {}
     for number, (part, tensors) in enumerate(
         zip(encoder.parts, encoder.weights, strict=True), start=1
     ):
@@ -66,7 +68,7 @@ def sentence_files(
         if values := _values(part):
             files[f"{folder}/{CONFIG}"] = values
         if tensors:
-            weights[f"{folder}/{SAFETENSORS}"] = tensors
+            weights[f"{folder}/{SAFETENSORS}"] = as_dtype(tensors, dtype)
     return {name: json_bytes(values) for name, values in files.items()}, weights
 
 

@@ -8,7 +8,6 @@ as if the run had done the updates before it.
 # Over 300 lines: what a run takes of a model, and refuses, is checked in one order.
 
 import dataclasses
-import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +22,7 @@ from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.model_settings import generator_of
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
@@ -293,7 +292,6 @@ def _read(config: Config, data: RunData) -> InitialState:
             params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
             if carry:
                 optimizer = optimizer_state.read_state(folder)
-                optimizer_state.check_no_average(config)
     left_out = initial_encoder.left_out(sentence, config, data.tokenizer)
     is_detection = REPLACED_TOKENS.name in learned_by(config)
     if GENERATOR in params and not is_detection:
@@ -309,6 +307,11 @@ def _read(config: Config, data: RunData) -> InitialState:
     params = initial_encoder.with_dense_layers(params, sentence, config)
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
+    if optimizer:
+        leaves = initial_encoder.with_own_paths(optimizer.leaves, config)
+        optimizer = dataclasses.replace(optimizer, leaves=leaves)
+        others = initial_encoder.with_own_paths(others, config)
+        others = optimizer_state.taken_average(others, params, config)
     found = _fitted(params, optimizer, config, vocabulary)
     notes, leaves = (*found.notes, *left_out), {**found.leaves, **others}
     return dataclasses.replace(found, leaves=leaves, origin=origin, notes=notes, words=words)
@@ -317,13 +320,16 @@ def _read(config: Config, data: RunData) -> InitialState:
 def _without_another_head(
     params: Mapping[str, Any], theirs: ModelConfig, ours: ModelConfig
 ) -> Mapping[str, Any]:
-    """Returns the parameters without the head of a task that has other labels or reads other layers
-    than the run's."""
+    """Returns the parameters without the head of a task that has other labels, or reads other
+    layers or other dense layers than the run's."""
     if not isinstance(theirs, TaskModelConfig) or not isinstance(ours, TaskModelConfig):
         return params
-    names = "head.labels", "head.layers", "head.join", "head.pooling", "head_width"
-    alike = operator.attrgetter(*names)
-    if alike(theirs) == alike(ours):
+
+    def reads(head: HeadConfig) -> tuple[Any, ...]:
+        dense = head.vectors.dense if head.vectors else ()
+        return head.labels, head.layers, head.join, head.pooling, dense
+
+    if reads(theirs.head) == reads(ours.head):
         return params
     return {name: part for name, part in params.items() if name != theirs.head.name}
 

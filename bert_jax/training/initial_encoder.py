@@ -4,8 +4,10 @@ lacks."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from bert_jax.config.schema import Config
-from bert_jax.config.sentence_parts import Dropout, Normalize, Part, Pooling, parse_pools
+from bert_jax.config.sentence_parts import Dense, Dropout, Normalize, Part, Pooling, parse_pools
 from bert_jax.config.task_model import TaskModelConfig, VectorLoss
 from bert_jax.convert.run_encoder import PASSAGES, QUERY, dense_layers, encoder_of_run
 from bert_jax.convert.sentence_encoder import SentenceEncoder
@@ -36,6 +38,20 @@ def with_dense_layers(
     return {**kept, name: {**kept.get(name, {}), **layers}}
 
 
+def with_own_paths(leaves: Mapping[str, np.ndarray], config: Config) -> dict[str, np.ndarray]:
+    """Returns arrays by path in a run's state, those of dense layers below the head of this run:
+    the model that it starts from may have another."""
+    head = config.model.head.name if isinstance(config.model, TaskModelConfig) else ""
+    found = {}
+    for path, leaf in leaves.items():
+        names = path.split("/")
+        for i, name in enumerate(names[1:] if head else ()):
+            if is_layer(name):
+                names[i] = head
+        found["/".join(names)] = leaf
+    return found
+
+
 def _takes_dense(theirs: SentenceEncoder, config: Config) -> bool:
     """Returns whether a run has the same dense layers as a sentence encoder, and at least one."""
     ours, layers = encoder_of_run(config), dense_layers(theirs)[0]
@@ -64,13 +80,20 @@ def left_out(
 def _parts(theirs: SentenceEncoder, config: Config) -> Iterator[str]:
     ours = encoder_of_run(config)
     own: tuple[Part, ...] = ours.parts if ours else ()
-    layers, takes_dense = dense_layers(theirs)[0], _takes_dense(theirs, config)
-    if layers and not takes_dense:
-        key = "task.dense" if ours else ""
+    layers = [] if _takes_dense(theirs, config) else dense_layers(theirs)[0]
+    if layers:
+        wanted = ",".join(layer.setting for layer in layers)
+        is_set = ours and wanted == ",".join(layer.setting for layer in dense_layers(ours)[0])
         title = " and ".join(layer.title for layer in layers)
-        yield _titled(title, key, ",".join(layer.setting for layer in layers))
+        yield _titled(title, "task.dense" if ours and not is_set else "", wanted)
+    is_normal = False  # whether the vector has been divided by its length
     for part in theirs.parts:
-        if part in own or isinstance(part, Dropout) or part in layers:
+        is_normal |= isinstance(part, Normalize)
+        if isinstance(part, Dense):
+            if is_normal:
+                yield f"{part.title} after the normalization"
+            continue
+        if part in own or isinstance(part, Dropout):
             continue
         if ours and isinstance(part, Pooling):
             title = part.title + ("" if part.include_prompt else " without the prompt's tokens")

@@ -23,6 +23,7 @@ from bert_jax.convert.safetensors_file import read_metadata, read_tensors
 from bert_jax.convert.weight_files import OPTIMIZER_FILE
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
+from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
 from bert_jax.optimizers.adam import Moments
@@ -55,8 +56,13 @@ class OptimizerState:
         return int(self.leaves[_STEP])
 
     def without(self, part: str) -> "OptimizerState":
-        """Returns the state without the moments of a part of the parameters, such as a head."""
-        kept = {path: x for path, x in self.leaves.items() if part not in path.split("/")}
+        """Returns the state without the moments of a head, but with those of its dense layers,
+        which an export has."""
+        kept = {
+            path: x
+            for path, x in self.leaves.items()
+            if part not in (names := path.split("/")) or any(map(is_layer, names))
+        }
         return OptimizerState(self.optimizer, kept)
 
 
@@ -77,36 +83,42 @@ def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
 
 def average_of(run: Workdir, step: int, config: Config) -> dict[str, np.ndarray]:
     """Reads what a run has of a step beside its weights and moments, by path in the state: the
-    counts of skipped updates and, if the run that continues it has one, the average.
-
-    Raises:
-        UserError: the average is none of all parameters of the run, or of another decay; others as
-            `manager.load_params`.
+    counts of skipped updates and, if the run that continues it has one of the same decay, the
+    average; errors as `manager.load_params`.
     """
     meta = read_own_meta(run, step, known_run(run))
     shapes = {name: jax.ShapeDtypeStruct((), np.int32) for name in skip_nonfinite.start()}
     found = {"nonfinite": read_part(run, meta, "nonfinite", shapes)}
-    if decay := config.optimizer.ema_decay:
-        if config_of(meta).optimizer.ema_decay == decay:
-            found["ema"] = read_params(run, meta, "ema")
-        _check_average(by_path(found), config)
+    decay = config.optimizer.ema_decay
+    if decay and config_of(meta).optimizer.ema_decay == decay:
+        found["ema"] = read_params(run, meta, "ema")
     return {path: np.asarray(leaf) for path, leaf in by_path(found).items()}
 
 
-def check_no_average(config: Config) -> None:
-    """Raises UserError if a run continues an average, which a folder of a model does not have."""
-    if config.optimizer.ema_decay:
-        _check_average({}, config)
+def taken_average(
+    given: Mapping[str, np.ndarray], taken: Mapping[str, Any], config: Config
+) -> dict[str, np.ndarray]:
+    """Returns what `average_of` gave without the average of parameters that the run does not take.
 
+    Args:
+        given: path in the state of a run -> array.
+        taken: the parameters that the run takes of the model.
 
-def _check_average(given: Mapping[str, Any], config: Config) -> None:
+    Raises:
+        UserError: the run continues an average, and has none of all its parameters.
+    """
+    known = by_path({"ema": taken}).keys()
+    found = {path: x for path, x in given.items() if path in known or not path.startswith("ema/")}
+    if not config.optimizer.ema_decay:
+        return found
     _, params = declare(config.model, ComputeConfig.plain(), learned_by(config))
-    if by_path({"ema": nnx.to_pure_dict(params)}).keys() - given.keys():
+    if by_path({"ema": nnx.to_pure_dict(params)}).keys() - found.keys():
         raise UserError(
             f"config.init={config.init}: has no average of all weights with "
             f"config.optimizer.ema_decay={config.optimizer.ema_decay:g} to continue; give a run "
             "that has it, or set ema_decay=0 or config.init_optimizer=reset"
         )
+    return found
 
 
 def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:

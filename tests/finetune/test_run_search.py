@@ -52,7 +52,7 @@ def searched(run: Path) -> dict[int, dict[str, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2, "task__dense": "24,16"}]
+    "changes", [{}, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2, "task__dense": "25,13"}]
 )
 def test_each_epoch_measures_what_evaluate_measures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict

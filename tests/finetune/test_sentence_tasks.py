@@ -317,11 +317,14 @@ def test_widths_that_are_none_are_refused(tmp_path: Path, dimensions: str) -> No
 @pytest.mark.parametrize(
     ("dense", "message"),
     [
-        ("tanh", "'tanh' does not begin with a width; give one or more layers, such as 256 or"),
+        ("tanh", "'tanh' does not begin with a width from 1 to 65,536; give one or more layers, "),
         ("0", "'0' does not begin with a width"),
-        ("8, 4:tanh", "'4:tanh' has 'tanh'; valid: one activation of Identity, Tanh, ReLU,"),
-        ("8:ReLU:GELU", "'8:ReLU:GELU' has 'GELU'; valid: one activation of"),
-        ("8::", "'8::' has ''; valid: one activation of"),
+        ("99999999999", "'99999999999' does not begin with a width"),
+        ("8,,4", "'' does not begin with a width"),
+        ("8, 4:tanh", "after its width '4:tanh' may have one of Identity, Tanh, ReLU,"),
+        ("8:ReLU:GELU", "after its width '8:ReLU:GELU' may have one of"),
+        ("8:no_bias:no_bias", "after its width '8:no_bias:no_bias' may have one of"),
+        ("8::", "after its width '8::' may have one of"),
     ],
 )
 def test_dense_layers_that_are_none_are_refused(tmp_path: Path, dense: str, message: str) -> None:

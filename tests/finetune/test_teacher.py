@@ -422,7 +422,7 @@ def order(labels: tuple[str, ...], task: str = "classification", **head: Any) ->
     plain = Config().model
     made: Any = with_head(plain, HeadConfig(name="classifier", labels=labels, **head))
     assert isinstance(made, TaskModelConfig)
-    return teachers._order(SimpleNamespace(config=made, sentence_parts=""), KINDS[task], ("a", "b"))
+    return teachers._order(SimpleNamespace(config=made, sentence=None), KINDS[task], ("a", "b"))
 
 
 def test_its_labels_are_those_of_the_task() -> None:
@@ -436,7 +436,7 @@ def test_its_labels_are_those_of_the_task() -> None:
             order(labels)
     with pytest.raises(UserError, match="is for multi_label_classification, the task needs one"):
         order(("a", "b"), problem_type="multi_label_classification")
-    read = SimpleNamespace(config=Config().model, sentence_parts="")
+    read = SimpleNamespace(config=Config().model, sentence=None)
     with pytest.raises(UserError, match="the model has no head of a task"):
         teachers._order(read, KINDS["classification"], ("a",))
 
