@@ -333,9 +333,21 @@ def test_answers_that_say_nothing_are_lines(
         "failed",
         "nvidia-smi answers 'NVIDIA-SMI has failed', no version",
     )
+
+
+def test_caches_that_cannot_be_written_fail_as_every_run_would(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examined("caches")["caches"][0] == "ok"
+    assert not (tmp_path / "cache").exists()
     (tmp_path / "cache").write_text("a file")
+    said = f"{tmp_path}/cache: a file; set BERT_JAX_CACHE to a folder"
+    assert examined("caches")["caches"] == ("failed", said)
+    monkeypatch.setenv("BERT_JAX_CACHE", "/proc/none/cache")  # which not even root can make
     state, line = examined("caches")["caches"]
-    assert (state, line.partition(";")[0]) == ("note", f"{tmp_path}/cache: a file")
+    assert state == "failed"
+    assert line.startswith("/proc/none/cache: cannot be written (")
+    assert line.endswith("); set BERT_JAX_CACHE to a folder of yours")
 
 
 @pytest.mark.slow
