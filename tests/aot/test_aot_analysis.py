@@ -109,7 +109,7 @@ def test_a_collective_sends_what_a_ring_must(line: str, size: int, sent: int) ->
         sent,
         1,
     )
-    assert not one.overlapped
+    assert not one.asynchronous
     assert one.seconds == pytest.approx(sent * 1e-9)
     assert found.collective_seconds == found.exposed_seconds == pytest.approx(sent * 1e-9)
     assert found.step_seconds == pytest.approx(sent * 1e-9)
@@ -168,7 +168,7 @@ def test_an_asynchronous_collective_counts_once_and_waits_only_for_the_rest(
     lines = start + compute("work", cycles) + done + compute("after", 5)
     found = estimate(PARAMETER + lines, others)
     (one,) = found.collectives
-    assert (one.kind, one.runs, one.bytes, one.overlapped) == ("all-reduce", 1, 1024, True)
+    assert (one.kind, one.runs, one.bytes, one.asynchronous) == ("all-reduce", 1, 1024, True)
     assert found.collective_seconds == pytest.approx(1536e-9)
     assert found.exposed_seconds == pytest.approx(exposed, abs=1e-12)
     assert found.unestimated == ()
@@ -214,7 +214,7 @@ def test_what_goes_between_slices_is_an_exchange_over_the_network() -> None:
     found = estimate(entry, mesh={"slice": 2, "data": 8})
     (one,) = found.collectives
     assert (one.kind, one.axes, one.network, one.devices) == ("all-reduce", ("slice",), "dcn", 2)
-    assert (one.bytes, one.sent, one.overlapped) == (1024, 1024, True)
+    assert (one.bytes, one.sent, one.asynchronous) == (1024, 1024, True)
     assert found.exposed_seconds == pytest.approx(10240e-9 - 4e-6)
 
 
@@ -394,8 +394,8 @@ def test_collectives_of_a_real_program_have_the_axes_they_need(real: Analysis) -
     # The word table's gradient: half of it on a device, float32.
     assert found["all-reduce", ("data", "fsdp")] > 30522 // 2 * 128 * 4
     hidden = real.collective_seconds - real.exposed_seconds
-    overlapped = sum(one.seconds for one in real.collectives if one.overlapped)
-    assert 0 < hidden <= overlapped * (1 + 1e-9)
+    asynchronous = sum(one.seconds for one in real.collectives if one.asynchronous)
+    assert 0 < hidden <= asynchronous * (1 + 1e-9)
 
 
 def test_a_shape_is_found_inside_fusions_and_counted_once_in_memory() -> None:

@@ -210,9 +210,12 @@ def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
         "model/heads.py:6 backward",
         "between hosts",
         "hours are not estimated",
+        # What is started is awaited at once: nothing overlaps it.
+        "all-reduce over data, asynchronous",
     ):
         assert part in said
     assert "chip" not in said
+    assert "overlap" not in said
     assert "DOES NOT FIT" in report_sections.render(report(fits=False))
 
 
