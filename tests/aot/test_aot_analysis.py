@@ -226,10 +226,21 @@ def test_an_unknown_bandwidth_leaves_the_step_unknown() -> None:
     assert found.collective_seconds is found.exposed_seconds is found.step_seconds is None
 
 
-FUSED_GATHER = (
+FUSED = (
     "%g (t: f32[9000,8], i: s32[2000]) -> f32[2000,8] {\n  %t = f32[9000,8]{1,0} parameter(0)\n"
     "  %i = s32[2000]{0} parameter(1)\n"
     "  ROOT %o = f32[2000,8]{1,0} gather(%t, %i), offset_dims={1}\n}\n"
+    "%s (b: f32[2000]) -> f32[600,2] {\n  %b = f32[2000]{0} parameter(0)\n"
+    "  %c = f32[1000,2]{1,0} bitcast(%b)\n"
+    "  %l = f32[600,2]{1,0} slice(%c), slice={[0:600], [0:2]}\n"
+    "  ROOT %n = f32[600,2]{1,0} negate(%l)\n}\n"
+    "%w (b: f32[2000]) -> f32[1500] {\n  %b = f32[2000]{0} parameter(0)\n"
+    "  %l = f32[1500]{0} slice(%b), slice={[0:1500]}\n"
+    "  %m = f32[1500]{0} slice(%b), slice={[500:2000]}\n"
+    "  ROOT %n = f32[1500]{0} add(%l, %m)\n}\n"
+    "%a (b: f32[2000]) -> (f32[2000], f32[1500]) {\n  %b = f32[2000]{0} parameter(0)\n"
+    "  %l = f32[1500]{0} slice(%b), slice={[0:1500]}\n  %n = f32[2000]{0} negate(%b)\n"
+    "  ROOT %r = (f32[2000]{0}, f32[1500]{0}) tuple(%n, %l)\n}\n"
 )
 
 
@@ -248,6 +259,14 @@ FUSED_GATHER = (
         ("f32[2000,8]{1,0} fusion(%table, %at), kind=kCustom, calls=%g", "gather", 128000, 0),
         ("f32[2000]{0} dynamic-update-slice(%big, %row, %z)", "dynamic-update-slice", 40, 0),
         ("f32[] add(%z, %z)", "scalars", 4, 0),
+        # A part is read, or all, or a part of it twice.
+        ("f32[1200]{0} slice(%big), slice={[0:1200]}", "slice", 9600, 0),
+        ("f32[600,2]{1,0} fusion(%big), kind=kLoop, calls=%s", "fusion", 9600, 0),
+        ("f32[1500]{0} fusion(%big), kind=kLoop, calls=%w", "fusion", 14000, 0),
+        ("(f32[2000]{0}, f32[1500]{0}) fusion(%big), kind=kLoop, calls=%a", "fusion", 22000, 0),
+        # Updates are read, and places written, of which the table has no more than it is large.
+        ("f32[9000,8]{1,0} scatter(%table, %at, %few), to_apply=%add", "scatter", 128000, 0),
+        ("f32[2000]{0} scatter(%big, %at, %few), to_apply=%add", "scatter", 72000, 0),
     ],
 )  # fmt: skip
 def test_what_has_no_cycles_is_bounded_by_bytes_and_operations(
@@ -256,9 +275,9 @@ def test_what_has_no_cycles_is_bounded_by_bytes_and_operations(
     given = (
         "  %big = f32[2000]{0} parameter(0)\n  %table = f32[9000,8]{1,0} parameter(1)\n"
         "  %at = s32[2000]{0} parameter(2)\n  %row = f32[5]{0} parameter(3)\n"
-        "  %z = s32[] constant(0)\n"
+        "  %z = s32[] constant(0)\n  %few = f32[2000,8]{1,0} parameter(4)\n"
     )
-    found = estimate(given + f"  ROOT %x = {line}", FUSED_GATHER)
+    found = estimate(given + f"  ROOT %x = {line}", FUSED)
     (one,) = found.unestimated
     assert (one.kind, one.runs, one.bytes, one.flops) == (kind, 1, moved, flops)
     assert one.seconds == pytest.approx(max(moved * 1e-9, flops * 1e-12))
