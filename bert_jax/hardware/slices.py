@@ -110,6 +110,11 @@ class Slice:
         return self.chips * self.generation.devices
 
     @property
+    def linked(self) -> int:
+        """JAX devices of one slice, which ICI joins."""
+        return self.devices // self.count
+
+    @property
     def accelerator(self) -> Accelerator:
         return self.generation.accelerator
 
