@@ -237,6 +237,17 @@ def test_links_are_named_within_the_hosts_that_they_join(name: str, links: str) 
     assert (said.partition("), ")[2], "links" in backend.kind(hosts)) == (links, bool(links))
 
 
+def test_operations_too_few_to_be_shown_are_not() -> None:
+    made = report()
+    (phase,) = made.phases
+    assert isinstance(phase.analysis, GpuAnalysis)
+    few = [dataclasses.replace(one, flops=128) for one in phase.analysis.kernels]
+    analysis = dataclasses.replace(phase.analysis, kernels=tuple(few))
+    phases = (dataclasses.replace(phase, analysis=analysis),)
+    said = report_sections.render(dataclasses.replace(made, phases=phases))
+    assert "e-" not in said.partition("kernel\n")[2].partition("matrix products")[0]
+
+
 def test_the_json_and_the_page_have_the_same(tmp_path) -> None:
     plain = json.loads(json.dumps(strict(compile_report.as_dict(report())), allow_nan=False))
     (phase,) = plain["phases"]

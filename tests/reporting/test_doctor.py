@@ -285,6 +285,18 @@ def test_what_jax_says_of_devices_is_one_line_and_is_waited_for_once(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("name", sorted(LACKS))
+@pytest.mark.parametrize("printed", ["hello world", "", "{}", "[1]", "version 7"])
+def test_a_program_that_prints_no_version_is_said_to(
+    machine: Path, name: str, printed: str
+) -> None:
+    program(machine, name, f"echo '{printed}'")
+    repair = "repair it, or install it again"
+    expected = f"printed no version, but {printed!r}; {repair}; needed for launch {LACKS[name]}"
+    assert examined(name) == {name: ("note", expected)}
+
+
+@pytest.mark.processes
 def test_a_program_that_hangs_is_a_note(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_ANSWER", 0.3)
     program(machine, "sky", "exec /bin/sleep 60")
