@@ -41,11 +41,20 @@ def outcome(check: Check) -> tuple[bool, str]:
 
 
 def check_version(text: str, least: tuple[int, int], remedy: str) -> None:
-    """Raises CheckFailedError if the first two numbers of a program's version are below `least`;
-    remedy: the words before that version."""
-    if tuple(map(int, re.findall(r"\d+", text)[:2])) < least:
+    """Raises CheckFailedError if the first two numbers of a program's version are below `least`, or
+    there is none; remedy: the words before that version."""
+    found = re.search("([0-9]+)[.]([0-9]+)", text)
+    if found is None:
+        raise no_version(text)
+    if (int(found[1]), int(found[2])) < least:
         needed = ".".join(map(str, least))
         raise CheckFailedError(f"{text} is too old", f"{remedy} {needed} or newer")
+
+
+def no_version(printed: str) -> CheckFailedError:
+    """Returns the error of a program that answers, but not with its version."""
+    line = f"printed no version, but {printed.strip()[:60]!r}"
+    return CheckFailedError(line, "repair it, or install it again")
 
 
 def run_checks(checks: Iterable[Check], say: Callable[[str], None]) -> None:

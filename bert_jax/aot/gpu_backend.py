@@ -40,11 +40,13 @@ class GpuBackend(Backend[GpuHosts]):
         return gpu_analysis.analyse(text, mesh_shape=mesh_shape, hosts=target)
 
     def kind(self, target: GpuHosts) -> Mapping[str, Any]:
-        links = {"links": target.model.links} if target.per_host > 1 else {}
+        links = {"links": target.model.links} if target.linked > 1 else {}
         return {"gpu": target.model.device_kind, **links}
 
     def hardware(self, target: GpuHosts) -> str:
-        links = f", {target.model.links} within a host" if target.per_host > 1 else ""
+        joined = target.linked // target.per_host  # more than one in a rack
+        within = f"{joined} hosts" if joined > 1 else "a host"
+        links = f", {target.model.links} within {within}" if target.linked > 1 else ""
         return f"{count(target.devices, 'GPU')} ({target.model.device_kind}){links}"
 
     def device(self, target: GpuHosts) -> str:

@@ -10,6 +10,7 @@ from bert_jax.errors import count
 from bert_jax.reporting.sections import Section, Table
 
 _TOP_IN_TEXT = 12
+_FEW = 10**6  # operations; fewer are no product
 
 
 def of_phase(phase: PhaseReport, cost: GpuAnalysis) -> Iterator[Section]:
@@ -70,7 +71,7 @@ def _kernels(cost: GpuAnalysis) -> Section:
             f"{kernels.runs:,}",
             ms(kernels.seconds),
             f"{kernels.bytes / 2**20:,.1f} MiB",
-            f"{kernels.flops / 1e9:,.3g}" if kernels.flops else "",
+            f"{kernels.flops / 1e9:,.3g}" if kernels.flops >= _FEW else "",
         )
         for kernels in cost.kernels
     ]

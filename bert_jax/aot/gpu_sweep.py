@@ -7,7 +7,7 @@ candidates is the same; what memory the unrolled layers need is compiled in the 
 import dataclasses
 
 from bert_jax.aot.memory_advice import Change, with_changes
-from bert_jax.aot.sweep import Search
+from bert_jax.aot.sweep import UNCHANGED, Search
 from bert_jax.aot.sweep_results import Sweep, Trial
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
@@ -43,7 +43,8 @@ class SearchInLoop(Search):
         if found.best is None or self._spent + self._unrolled >= self.seconds:
             return found
         changes = found.best.changes
-        with self.working(f"compiling the best with its layers unrolled: {found.best.flags}"):
+        what = found.best.flags or UNCHANGED
+        with self.working(f"compiling the best with its layers unrolled: {what}"):
             reports, refusal = self._reports(with_changes(given, changes))
         unrolled = Trial(changes, tuple(reports), refusal)
         return dataclasses.replace(found, unrolled=unrolled, seconds=self._spent)

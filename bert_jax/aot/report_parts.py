@@ -27,7 +27,7 @@ def collectives_of(found: Sequence[Traffic], networks: Mapping[str, str] = _NETW
     rows = [
         (
             f"{traffic.kind} over {', '.join(traffic.axes) or 'some devices'}"
-            + (" overlapped with computation" if traffic.overlapped else ""),
+            + (", asynchronous" if traffic.asynchronous else ""),
             f"{traffic.bytes / 2**20:,.1f} MiB",
             "?" if traffic.seconds is None else ms(traffic.seconds),
             f"{traffic.runs:,}",

@@ -25,6 +25,7 @@ from bert_jax.hardware.targets import Target
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 
+UNCHANGED = "the unchanged config"
 _MOST_FSDP = 8
 _MOST_UNROLLED = 6  # layers: more take long to compile
 
@@ -43,7 +44,16 @@ class Compiler:
 
 
 def compiler(target: Target) -> Compiler:
-    """Returns the functions of a search that compile for a target; UserError if it is unknown."""
+    """Returns the functions of a search that compile for a target; UserError if it is unknown, or
+    how fast its devices reach each other."""
+    row = target.accelerator
+    if (target.devices > 1 and row.ici_bandwidth is None) or (
+        target.devices > target.linked and row.dcn_bandwidth is None
+    ):
+        raise UserError(
+            "--sweep: the bandwidth between these chips, slices or hosts is unknown, so there are "
+            "no times to compare; choose a single one"
+        )
     devices = backends.of(target).devices(target)
 
     def measure(config: Config, index: int) -> PhaseReport:
@@ -122,17 +132,11 @@ class Search:
         """Returns the result of the search.
 
         Raises:
-            UserError: the unchanged config cannot run on the devices, or its time cannot be
-                estimated.
+            UserError: the unchanged config cannot run on the devices.
         """
         first = self._compile(self.config, {}, sum(map(len, self._knobs(self.config))))
         if not first.phases:
             raise UserError(first.refusal or "")
-        if not first.refusal and first.seconds is None:
-            raise UserError(
-                "--sweep: the network bandwidth between these slices or hosts is unknown, so there "
-                "are no times to compare; choose a single one"
-            )
         config, best = self.config, first
         if first.refusal:
             advice = [remedy.changes for remedy in first.phases[-1].remedies]
@@ -194,7 +198,7 @@ class Search:
         return self._compile(other, changes, ahead)
 
     def _compile(self, config: Config, changes: Change, ahead: int) -> Trial:
-        what = flags(changes) or "the unchanged config"
+        what = flags(changes) or UNCHANGED
         self._compiled += 1
         with self.working(f"{self._progress(ahead)}: {what}"):
             reports, refusal = self._reports(config)

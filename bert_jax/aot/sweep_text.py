@@ -72,12 +72,13 @@ def _row(trial: Trial) -> tuple[str, ...]:
 
 
 def _verdict(sweep: Sweep, backend: Backend[Any]) -> str:
+    tried = " of those tried" if sweep.left else ""
     if sweep.chosen is None:
-        return "No candidate fits: use more devices or fewer rows."
+        return f"No candidate{tried} fits: use more devices or fewer rows."
     if not sweep.chosen:
-        return "No candidate is faster than the unchanged config."
+        return f"No candidate{tried} is faster than the unchanged config."
     how = "by estimate" if backend.estimates else "by the lower bounds"
-    return f"The fastest that fits, {how}:\n  {flags(sweep.chosen)}"
+    return f"The fastest{tried} that fits, {how}:\n  {flags(sweep.chosen)}"
 
 
 def as_dict(sweep: Sweep, name: str, target: Target) -> dict[str, Any]:

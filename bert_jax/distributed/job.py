@@ -113,10 +113,10 @@ def distributed_job(
 
 
 def check_disk(peers: ProcessGroup) -> None:
-    """Raises UserError if the disk with this host's caches is nearly full.
+    """Raises UserError if this host's caches cannot be written, or their disk is nearly full.
 
-    One process runs on without caches; in a job of many hosts one of them would delay all others at
-    each start, and its log or a copy of the store may be what fails, hours later.
+    Without that a job of many hosts would fail on one of them, hours later where its log or a copy
+    of the store is what has no room.
     """
     try:
         check_room()

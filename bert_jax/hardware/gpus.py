@@ -145,18 +145,21 @@ ALIASES = {
     "a100-40gb": "a100-40g", "a100-80gb": "a100-80g", "h100-sxm": "h100", "h100-80g": "h100",
     "h200-sxm": "h200", "b200-sxm": "b200", "rtx-4090": "rtx4090", "4090": "rtx4090",
     "rtx-a6000": "a6000", "rtxa6000": "a6000",
+    # As JAX names them, less "NVIDIA ".
+    **{"-".join(row.device_kind.lower().split()[1:]): row.name for row in MODELS.values()},
 }  # fmt: skip
+_FIRST_WORDS = {name.partition("-")[0] for name in MODELS}
 # Names of GPUs that CUDA 13 has dropped, by compute capability, and of what is not NVIDIA's.
 _DROPPED = {
     "7.0": "v100s?|titan-?v",
     "6.0": "p100|gp100",
-    "6.1": r"p40?|p[1-6][02]00|gtx-?10\d0(-?ti)?|1080(-?ti)?|titan-?xp",
-    "5.2": r"m40?|m60|m[1-6]000|gtx-?9\d0(-?ti)?|titan-?x",
+    "6.1": "p40?|p[1-6][02]00|gtx-?10[0-9]0(-?ti)?|1080(-?ti)?|titan-?xp",
+    "5.2": "m40?|m60|m[1-6]000|gtx-?9[0-9]0(-?ti)?|titan-?x",
     "3.7": "k80",
-    "": r"mi\d+\w*|radeon.*|(habana-?)?gaudi.*|(aws-?)?(trainium|inferentia)\d*",
+    "": "mi[0-9]+[a-z]*|radeon.*|(habana-?)?gaudi.*|(aws-?)?(trainium|inferentia)[0-9]*",
 }
 # How GPUs of NVIDIA are named that have no row here; TPUs and others are never named so.
-_NVIDIA = re.compile(r"(tesla|quadro|geforce|titan|[gr]tx|[gt]?[abhlt]\d|g[bh]\d|[2-5]0[5-9]0).*")
+_NVIDIA = re.compile("(quadro|geforce|titan|[gr]tx|[gt]?[abhlt][0-9]|g[bh][0-9]|[2-5]0[5-9]0).*")
 
 
 @dataclass(frozen=True)
@@ -210,8 +213,8 @@ def known(name: str) -> bool:
     """Returns whether a name, with or without numbers around it, means a GPU: one that is known
     here, a dropped one, or another of NVIDIA."""
     kind = _words(name)[1]
-    is_nvidia = _NVIDIA.fullmatch(kind) is not None
-    return is_nvidia or kind in MODELS or kind in ALIASES or bool(why_dropped(name))
+    has_known = not _FIRST_WORDS.isdisjoint(kind.split("-"))  # dgx-h100
+    return has_known or bool(_NVIDIA.fullmatch(kind) or why_dropped(name))
 
 
 def find(name: str) -> GpuHosts:
@@ -229,7 +232,7 @@ def find(name: str) -> GpuHosts:
         if (other := MODELS.get(ALIASES.get(before, before))) and after.isdecimal():
             form = f"{other.name}-{after}"
             raise ValueError(f"{name}: give the GPUs of a host after a dash, as in {form}")
-        raise ValueError(f'"{name}" is not a GPU that is known here; {_nearest(kind)}')
+        raise ValueError(f'"{name}" is not a GPU that is known here; {_nearest(before)}')
     if not size.isdecimal():
         form = f"{model.name}-8"
         if hosts in model.sizes[1:]:  # 8xh100
@@ -253,15 +256,17 @@ def find(name: str) -> GpuHosts:
 
 def _nearest(kind: str) -> str:
     """Returns a hint with the GPUs that a name may mean, or with all."""
-    first = kind.partition("-")[0]  # of a100-sxm
-    memory = re.search(r"-(\d+g)b?\b", kind)  # of a100-sxm4-80gb
-    if begins := [name for name in MODELS if kind.startswith(f"{name}-")]:
-        return f"did you mean {max(begins, key=len)}?"
-    if longer := [name for name in MODELS if name.startswith(f"{first}-")]:
+    words, letters = kind.split("-"), re.split("[^a-z]", kind)[0]  # of a100-sxm, of a40
+    memory = re.search(r"-([0-9]+g)b?\b", kind)  # of a100-sxm-80gb
+    if inside := [name for name in MODELS if f"-{name}-" in f"-{kind}-"]:
+        return f"did you mean {max(inside, key=len)}?"
+    if longer := [name for name in MODELS if name.partition("-")[0] in words]:
         with_memory = [name for name in longer if memory and name.endswith(f"-{memory[1]}")]
         return f"did you mean {' or '.join(with_memory or longer)}?"
     if near := nearest_name(kind, [*MODELS, *ALIASES]):
         return f"did you mean {ALIASES.get(near, near)}?"
+    if alike := [name for name in MODELS if re.split("[^a-z]", name)[0] == letters]:
+        return f"nearest: {', '.join(alike)}"
     return f"valid: {', '.join(MODELS)}"
 
 
@@ -285,8 +290,8 @@ def why_dropped(name: str) -> str:
 
 def _words(name: str) -> tuple[int, str, str]:
     """Returns the hosts, the GPU and the number of GPUs that a name gives; "" if it gives none."""
-    plain = name.strip().lower().removeprefix("nvidia-")
-    words = re.fullmatch(r"(?:(\d+)x)?(.*?)(?:-(\d+))?", plain, re.DOTALL)
+    plain = re.sub(r"[\s_]+", "-", name.strip().lower())
+    words = re.fullmatch("(?:([0-9]+)x)?(?:nvidia-)?(?:tesla-)?(.*?)(?:-([0-9]+))?", plain)
     assert words is not None  # it matches any text
     hosts, kind, size = words.groups()
     if f"{kind}-{size}" in (*MODELS, *ALIASES):  # rtx-4090

@@ -110,6 +110,11 @@ class Slice:
         return self.chips * self.generation.devices
 
     @property
+    def linked(self) -> int:
+        """JAX devices of one slice, which ICI joins."""
+        return self.devices // self.count
+
+    @property
     def accelerator(self) -> Accelerator:
         return self.generation.accelerator
 
@@ -154,7 +159,7 @@ def find(name: str) -> Slice:
     """Returns the slices of a name like v5e-16, v5litepod-16 or 2xv5e-256; ValueError, with the
     nearest ones, if no such slice exists."""
     plain = name.strip().lower()
-    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
+    words = re.fullmatch("(?:([0-9]+)x)?(?:tpu[ -]?)?([a-z]*[0-9]+[a-z]*)[-:]([0-9x]+)", plain)
     kind = ALIASES.get(words[2], words[2]) if words else ""
     generation = GENERATIONS.get(kind) or GENERATIONS.get(f"tpu{kind}")
     if words is None or generation is None:

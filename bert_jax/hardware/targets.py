@@ -24,7 +24,11 @@ def find(name: str) -> Target:
         return gpus.find(name)
     try:
         return slices.find(name)
-    except ValueError as error:
+    except ValueError:
         if near or plain[:1] == "v":
             raise
-        raise ValueError(f"{error}; GPUs are {', '.join(gpus.MODELS)}, as in h100-8") from None
+        raise ValueError(
+            f'"{name}" is not hardware that is known here; TPU slices are '
+            f"{', '.join(slices.GENERATIONS)}, as in v5e-16; GPUs are {', '.join(gpus.MODELS)}, as "
+            "in h100-8"
+        ) from None

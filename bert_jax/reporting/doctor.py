@@ -111,7 +111,7 @@ def rows(workdir: str | None = None, store: str | None = None) -> list[Row]:
         Row(Check("devices", _devices)),
         Row(Check("cuDNN", _cudnn), "attention by cuDNN; XLA's takes more memory"),
         Row(Check("GPU memory", _preallocation)),
-        Row(Check("caches", check_room), "runs of several processes"),
+        Row(Check("caches", check_room)),
         Row(Check("compiled", compile_cache.describe), "starts that compile nothing"),
         Row(_tool("gcloud", _gcloud), "launch tpu"),
         Row(_tool("kubectl", lambda: check_kubectl(Kubectl())), "launch gke"),

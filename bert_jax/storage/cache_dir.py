@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from bert_jax.storage.remote import storage_errors
 
 # Bytes for compiled programs, the plans of an epoch and temporary files. A copy of the store, and
 # what an agent installs, are checked with their own sizes.
@@ -30,12 +32,18 @@ def cache_dir() -> Path:
 
 
 def check_room() -> str:
-    """Returns a line on the disk of the caches; UserError if it is nearly full, or a file is where
-    the folder would be."""
+    """Returns a line on the disk of the caches; UserError if it is nearly full or cannot be written
+    to, or a file is where the folder would be."""
     folder = cache_dir()
     disk = next(path for path in (folder, *folder.parents) if path.exists())
     if not disk.is_dir():
         raise UserError(f"{disk}: a file; set BERT_JAX_CACHE to a folder")
+    # Before its room, which is none where nothing can be written, as in /proc.
+    with (
+        storage_errors(folder, "cannot be written", "; set BERT_JAX_CACHE to a folder of yours"),
+        tempfile.TemporaryFile(dir=disk),
+    ):
+        pass
     free = shutil.disk_usage(disk).free
     if free < _NEEDED:
         raise UserError(

@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.launch.gke.kubectl import Kubectl, condition
 from bert_jax.launch.job import Job, Rendering
-from bert_jax.launch.preflight import Check, CheckFailedError, check_version
+from bert_jax.launch.preflight import Check, CheckFailedError, check_version, no_version
 from bert_jax.launch.programs import ProgramError
 
 _KUBECTL = (1, 27)  # the first that asks the server to refuse unknown keys
@@ -33,10 +33,14 @@ def gke_checks(
 
 def check_kubectl(kubectl: Kubectl) -> str:
     """Returns the versions of kubectl and of its cluster; CheckFailedError if it is too old."""
-    printed = json.loads(kubectl.read("version", "--output=json"))  # asks the server, too
-    version = printed["clientVersion"]["gitVersion"]
+    printed = kubectl.read("version", "--output=json")  # asks the server, too
+    try:
+        found = json.loads(printed)
+        version, cluster = (found[f"{one}Version"]["gitVersion"] for one in ("client", "server"))
+    except (ValueError, LookupError, TypeError):
+        raise no_version(printed) from None
     check_version(f"kubectl {version}", _KUBECTL, "install")
-    return f"kubectl {version}, cluster {printed['serverVersion']['gitVersion']}"
+    return f"kubectl {version}, cluster {cluster}"
 
 
 def _manifest(kubectl: Kubectl, rendering: Rendering) -> str:

@@ -29,6 +29,17 @@ from bert_jax.storage.remote import open_path, put, storage_errors
 _POLL = 15.0  # seconds between two questions to SkyPilot
 _PATIENCE = 120.0  # seconds that a stopped job gets besides its grace, before it is cancelled
 _VERSION = (0, 14)  # of the schema that tests check the task with
+# Names of `compile` and of JAX that no cloud has there; H100-SXM, which is one of ours, some have.
+_NOT_THERE = re.compile(
+    "(nvidia|tesla|geforce)-.*|a100-(40gb?|80g|sxm4-.*)|h100-80g|rtx-4090|rtx-a6000",
+    re.IGNORECASE,
+)
+_CLOUDS = (
+    "aws|azure|gcp|ibm|lambda|scp|oci|runpod|vast|vsphere|cudo|fluidstack|paperspace|"
+    "primeintellect|do|nebius|ssh|slurm|hyperbolic|seeweb|shadeform|yotta|mithril|verda"
+)
+# As its schema has it.
+_INFRA = re.compile(rf"({_CLOUDS}|\*)(/[^/]+){{0,2}}|(kubernetes|k8s)(/.+)?", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +68,22 @@ class Sky:
 
     def check(self, job: Job) -> None:
         flag = f"--accelerators={self.accelerators}"
-        if not re.fullmatch(r"[\w.-]+(:[1-9]\d*)?", self.accelerators):
+        if not re.fullmatch("[A-Za-z0-9_.-]+(:[1-9][0-9]*)?", self.accelerators):
             raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
-        if why := gpus.why_dropped(self.accelerators.partition(":")[0]):
+        name, _, number = self.accelerators.partition(":")
+        if why := gpus.why_dropped(name):
             raise UserError(f"--accelerators={why}")
         with contextlib.suppress(ValueError):  # a name of compile: H100 is none, h100-8 is
-            found = gpus.find(self.accelerators.partition(":")[0])
+            if _NOT_THERE.fullmatch(name):
+                found = dataclasses.replace(gpus.find(f"{name}-1"), per_host=int(number or 1))
+            else:
+                found = gpus.find(name)
             raise UserError(f"{flag}: give {gpu_words(found)}, as SkyPilot names it")
+        if self.infra and not _INFRA.fullmatch(self.infra):
+            raise UserError(
+                f"--infra={self.infra}: give a cloud of SkyPilot, such as gcp, gcp/us-central1 or "
+                "gcp/us-central1/us-central1-a"
+            )
         if "---" in job.name:
             near = re.sub("-{3,}", "--", job.name)
             line = "SkyPilot takes at most two dashes in a row"
@@ -74,6 +94,10 @@ class Sky:
         if tpu and (hosts := tpu.hosts * self._accelerators) > 1:
             other = "use bert-jax launch tpu run or bert-jax launch gke run"
             raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
+        for kind, variables in (("env", job.env), ("env_from", job.env_from)):
+            for name in (name for name, _ in variables if name.startswith("SKYPILOT_")):
+                line = "SkyPilot sets its variables itself; leave it out"
+                raise UserError(f"--{kind}={name}=…: {line}")
         for name, reference in job.env_from:
             if reference != name:
                 why = "SkyPilot takes a secret from the variable of its name"

@@ -7,7 +7,7 @@ from functools import partial
 
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job
-from bert_jax.launch.preflight import Check, CheckFailedError
+from bert_jax.launch.preflight import Check, CheckFailedError, no_version
 from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu.queued_resources import QueuedResources, api_error
 
@@ -37,8 +37,13 @@ def tpu_checks(
 
 def check_gcloud() -> str:
     """Returns the version of gcloud; CheckFailedError if it is too old."""
-    version = json.loads(programs.call(["gcloud", "version", "--format=json"]))["Google Cloud SDK"]
-    if int(version.split(".")[0]) < _OLDEST:
+    printed = programs.call(["gcloud", "version", "--format=json"])
+    try:
+        version = json.loads(printed)["Google Cloud SDK"]
+        number = int(version.split(".")[0])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise no_version(printed) from None
+    if number < _OLDEST:
         remedy = f"needs {_OLDEST}: gcloud components update"
         raise CheckFailedError(f"gcloud {version}: too old", remedy)
     return f"gcloud {version}"

@@ -9,6 +9,7 @@ from bert_jax.aot import compile_report, report_data, report_html, report_sectio
 from bert_jax.aot.cost import gpu_analysis, held
 from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.aot.gpu_backend import GpuBackend
 from bert_jax.aot.hlo import parser
 from bert_jax.config.config_files import load
 from bert_jax.hardware import gpus
@@ -210,10 +211,41 @@ def test_the_report_of_gpus_has_lower_bounds_and_no_hours() -> None:
         "model/heads.py:6 backward",
         "between hosts",
         "hours are not estimated",
+        # What is started is awaited at once: nothing overlaps it.
+        "all-reduce over data, asynchronous",
     ):
         assert part in said
     assert "chip" not in said
+    assert "overlap" not in said
     assert "DOES NOT FIT" in report_sections.render(report(fits=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "links"),
+    [
+        ("h100-1", ""),
+        ("2xh100-1", ""),
+        ("2xh100-8", "NVLink within a host"),
+        ("gb200-4", "NVLink within a host"),
+        ("2xgb200-1", "NVLink within 2 hosts"),
+        ("36xgb200-4", "NVLink within 18 hosts"),
+    ],
+)
+def test_links_are_named_within_the_hosts_that_they_join(name: str, links: str) -> None:
+    backend, hosts = GpuBackend(), gpus.find(name)
+    said = backend.hardware(hosts)
+    assert (said.partition("), ")[2], "links" in backend.kind(hosts)) == (links, bool(links))
+
+
+def test_operations_too_few_to_be_shown_are_not() -> None:
+    made = report()
+    (phase,) = made.phases
+    assert isinstance(phase.analysis, GpuAnalysis)
+    few = [dataclasses.replace(one, flops=128) for one in phase.analysis.kernels]
+    analysis = dataclasses.replace(phase.analysis, kernels=tuple(few))
+    phases = (dataclasses.replace(phase, analysis=analysis),)
+    said = report_sections.render(dataclasses.replace(made, phases=phases))
+    assert "e-" not in said.partition("kernel\n")[2].partition("matrix products")[0]
 
 
 def test_the_json_and_the_page_have_the_same(tmp_path) -> None:

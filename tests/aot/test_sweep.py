@@ -36,7 +36,7 @@ from bert_jax.aot.sweep_results import Sweep
 from bert_jax.config.config_files import load
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from bert_jax.hardware import gpus, slices
+from bert_jax.hardware import gpus, slices, targets
 from bert_jax.storage.host_name import host_name
 
 LIMIT = 16 * GIB
@@ -337,10 +337,22 @@ def test_a_sweep_with_the_real_compiler_ends_in_flags_that_compile() -> None:
     assert phase["estimated_tokens_per_second"] == pytest.approx(speed)
 
 
+@pytest.mark.parametrize("name", ["2xrtx4090-2", "2xv3-8", "v2-8"])
+def test_without_a_known_network_nothing_is_compiled(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "backends", None)  # is not asked for devices
+    with pytest.raises(UserError, match=r"^--sweep: the bandwidth between these .* is unknown"):
+        sweep.compiler(targets.find(name))
+
+
 def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkeypatch) -> None:
     monkeypatch.setattr(gpu_compiler, "name", lambda: "the compiler")
-    fake = FakeCompiler()
-    options = {"also": {}, "seconds": 1e9, "working": quiet}
+    fake, said = FakeCompiler(), list[str]()
+
+    def working(what: str) -> contextlib.AbstractContextManager[None]:
+        said.append(what)
+        return quiet(what)
+
+    options = {"also": {}, "seconds": 1e9, "working": working}
     found = gpu_sweep.SearchInLoop(load("base"), [0], CHIPS, fake.compiler, **options).run()
     *searched, (last, _) = fake.compiled
     assert {config.compute.unroll_layers for config, _ in searched} == {1}
@@ -348,15 +360,19 @@ def test_for_gpus_the_search_has_a_loop_and_the_best_is_compiled_unrolled(monkey
     assert found.best
     assert found.unrolled
     assert last == with_changes(load("base"), found.best.changes)
+    assert said[-1] == "compiling the best with its layers unrolled: the unchanged config"
     text = sweep_text.render(found, "base", gpus.find("h100-8"))
     assert "With its layers unrolled it needs" in text
     assert "hours" not in text
     assert "at most" in text
     assert "No candidate is faster than the unchanged config." in text
-    said = sweep_text.as_dict(found, "base", gpus.find("h100-8"))
-    assert said["best"] == found.best.flags
-    assert said["tried"][0]["at_most_tokens_per_second"] > 0
-    assert "estimated_tokens_per_second" not in said["tried"][0]
+    cut = dataclasses.replace(found, left=({"mesh.fsdp": 8},))
+    text = sweep_text.render(cut, "base", gpus.find("h100-8"))
+    assert "No candidate of those tried is faster than the unchanged config." in text
+    plain = sweep_text.as_dict(found, "base", gpus.find("h100-8"))
+    assert plain["best"] == found.best.flags
+    assert plain["tried"][0]["at_most_tokens_per_second"] > 0
+    assert "estimated_tokens_per_second" not in plain["tried"][0]
 
 
 @pytest.mark.parametrize("limit", [0, 250, 310, 500, 1500])
@@ -408,7 +424,7 @@ def test_where_the_unrolled_layers_do_not_go_the_best_keeps_its_loop(
     assert found.best
     assert found.chosen == {"compute.unroll_layers": 1, **found.best.changes}
     text = sweep_text.render(found, "base", gpus.find("h100-8"))
-    assert "--config.compute.unroll_layers=1" in text.partition("The fastest that fits")[2]
+    assert "--config.compute.unroll_layers=1" in text.partition(" that fits, ")[2]
     said = {
         "does not fit": "does not fit: 17.00 GiB of 16.00",
         "no time": "it was not compiled within --sweep_minutes",

@@ -97,7 +97,7 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
         "sort 0.50 ms",
         "75.0%",
         "model/attention.py:31",
-        "all-reduce over data overlapped with computation",
+        "all-reduce over data, asynchronous",
         "3.0 MiB",
         "Whole run: 2.78 hours, 44 chip-hours; estimated",
     ):

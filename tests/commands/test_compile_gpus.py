@@ -289,4 +289,5 @@ def test_every_architecture_compiles(config: str) -> None:
     )  # fmt: skip
     (phase,) = json.loads(done.stdout)["phases"]
     assert done.returncode == (0 if phase["fits"] else 1), done.stderr
-    assert phase["analysis"] is None or phase["analysis"]["callbacks"] == 0
+    assert phase["analysis"]["callbacks"] == 0
+    assert phase["analysis"]["wide"] == {}  # all are in bfloat16

@@ -24,6 +24,7 @@ from bert_jax.hardware.slices import Slice
         ("18xgb200-4", "NVIDIA GB200", 72, 18),
         ("36xgb200-4", "NVIDIA GB200", 144, 36),
         ("h200-sxm-8", "NVIDIA H200", 8, 1),
+        ("2xa100_80g-8", "NVIDIA A100-SXM4-80GB", 16, 2),
     ],
 )
 def test_a_name_is_hosts_with_gpus(name: str, kind: str, devices: int, hosts: int) -> None:
@@ -31,6 +32,11 @@ def test_a_name_is_hosts_with_gpus(name: str, kind: str, devices: int, hosts: in
     assert isinstance(found, gpus.GpuHosts)
     assert (found.model.device_kind, found.devices, found.hosts) == (kind, devices, hosts)
     assert targets.find(found.name) == found
+
+
+@pytest.mark.parametrize("model", gpus.MODELS.values(), ids=lambda model: model.name)
+def test_the_name_that_jax_gives_a_gpu_is_one(model: gpus.GpuModel) -> None:
+    assert targets.find(f"2x{model.device_kind}-4") == gpus.GpuHosts(model, 4, hosts=2)
 
 
 def test_of_any_text_there_are_words() -> None:
@@ -71,19 +77,28 @@ def test_names_of_slices_are_found_as_before() -> None:
         ("inferentia2-1", "not a GPU of NVIDIA"),
         ("t4-1", '^"t4-1" is not a GPU that is known here; '),
         ("tesla-t4-1", "not a GPU that is known here; valid: a100-40g"),
-        ("a30-4", "not a GPU that is known here; valid: a100-40g"),
-        ("a40-8", "not a GPU that is known here; valid: a100-40g"),
+        ("a30-4", "not a GPU that is known here; nearest: a100-40g, a100-80g, a10g, a6000$"),
+        ("a40-8", "not a GPU that is known here; nearest: a100-40g, a100-80g, a10g, a6000$"),
+        ("l20-1", "not a GPU that is known here; nearest: l4$"),
+        ("nvidia-tesla-a100-8", "did you mean a100-40g or a100-80g"),
+        ("dgx-h100", r'"dgx-h100" is not a GPU that is known here; did you mean h100\?'),
+        ("DGX A100-8", "did you mean a100-40g or a100-80g"),
+        ("a100:8", "did you mean a100-40g or a100-80g"),
+        ("jetson-orin-1", '^"jetson-orin-1" is not hardware that is known here; TPU slices are v2'),
+        ("p4d.24xlarge", "is not hardware .*, as in v5e-16; GPUs are a100-40g, .*, as in h100-8$"),
+        ("h100-٨", "not a GPU that is known here"),
+        ("v5e-١٦", "is not a TPU slice"),
         ("gtx1660-1", "not a GPU that is known here; valid: a100-40g"),
         ("titan-rtx-1", "not a GPU that is known here; valid: a100-40g"),
         ("2xGH200-1", "not a GPU that is known here; did you mean"),
         ("RTX-3090", "not a GPU that is known here"),
-        ("A100-SXM4-80GB-8", r"did you mean a100-80g\?"),
+        ("A100-SXM-80GB-8", r"did you mean a100-80g\?"),
         ("A100-PCIE-40GB-1", r"did you mean a100-40g\?"),
         ("8xh100", "after a dash, as in h100-8 .a number in front is one of hosts"),
         ("h100:8", "h100:8: give the GPUs of a host after a dash, as in h100-8"),
         ("A100-80GB:4", "as in a100-80g-4"),
         ("h100-8\nfoo", '^"h100-8 foo" is not a GPU that is known here'),
-        ("nonsense\nfoo", '^"nonsense foo" is not a TPU slice'),
+        ("nonsense\nfoo", '^"nonsense foo" is not hardware that is known here'),
         ("nonsense", "v5e-16.*GPUs are a100-40g"),
         ("v5e-20", "nearest: v5e-16"),
     ],

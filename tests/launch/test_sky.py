@@ -330,6 +330,11 @@ def test_a_peer_that_several_spot_nodes_lose_is_a_preemption_and_a_killed_proces
         ("a100-80g-4", "give A100-80GB:4"),
         ("4xh100-8", "give H100:8 --num_nodes=4"),
         ("h100-8:1", "give H100:8"),
+        ("NVIDIA-H100:8", "give H100:8, as SkyPilot names it"),
+        ("A100-40GB:4", "give A100:4, as SkyPilot names it"),
+        ("a100-80g", "give A100-80GB:1"),
+        ("nvidia-geforce-rtx-4090:2", "give RTX4090:2"),
+        ("H100:1٨", "give a name and how many"),
         ("MI300X:8", "--accelerators=MI300X: not a GPU of NVIDIA"),
     ],
 )
@@ -343,6 +348,37 @@ def test_a_name_that_skypilot_refuses_is_refused_before_it_is_asked() -> None:
     BACKEND.check(dataclasses.replace(rented(), name="a--b"))
     line = refusal(lambda: BACKEND.check(dataclasses.replace(rented(), name="a----b")))
     assert line == "--name=a----b: SkyPilot takes at most two dashes in a row; give a--b"
+
+
+@pytest.mark.parametrize("accelerators", ["H100-SXM:8", "H100-80GB:8", "A100-80GB:8", "RTX4090:1"])
+def test_names_of_skypilot_that_compile_has_for_others_pass(accelerators: str) -> None:
+    Sky(accelerators=accelerators).check(rented())
+
+
+INFRA = ["xyz/!!", "a/b/c/d/e", "gcp/", "gcp/a/b/c", "AWS", "gcp/us-central1/us-central1-a", "*/x"]
+INFRA += ["k8s/a/b/c", "Kubernetes", "*", "awsome", "/aws"]
+
+
+@pytest.mark.parametrize("infra", INFRA)
+def test_a_place_that_skypilot_has_not_is_refused(infra: str) -> None:
+    def check() -> None:
+        Sky(accelerators="H100:8", infra=infra).check(rented())
+
+    if infra in INFRA[4:10]:
+        check()
+    else:
+        assert refusal(check).startswith(f"--infra={infra}: give a cloud of SkyPilot, such as")
+    if sky_schema.SCHEMAS.is_file():
+        wrong = sky_schema.wrong_in({"resources": {"infra": infra}})
+        assert any("infra" in one or infra in one for one in wrong) != (infra in INFRA[4:10])
+
+
+@pytest.mark.parametrize("given", ["env", "env_from"])
+def test_variables_of_skypilot_stay_its_own(given: str) -> None:
+    """Restarts are counted by SKYPILOT_TASK_ID."""
+    name = "SKYPILOT_TASK_ID"
+    line = refusal(lambda: BACKEND.check(rented(**{given: ((name, name),)})))
+    assert line == f"--{given}={name}=…: SkyPilot sets its variables itself; leave it out"
 
 
 @pytest.mark.processes

@@ -37,6 +37,7 @@ HOST = "runs on a machine of its own, with files that the launcher wrote there"
 ALLOWED = {
     "bert_jax/api/vector_files.py": "written by this process, or a stream of open_bytes",
     "bert_jax/ablation/run.py": "a pipe of its own",
+    "bert_jax/aot/installed_files.py": "a file that pip installed, which is_file was asked about",
     "bert_jax/config/config_files.py": "a program, which is_file was asked about",
     "bert_jax/config/unknown_keys.py": SYSTEM,
     "bert_jax/extensions/modules.py": "a program, which isfile was asked about",

@@ -285,6 +285,18 @@ def test_what_jax_says_of_devices_is_one_line_and_is_waited_for_once(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("name", sorted(LACKS))
+@pytest.mark.parametrize("printed", ["hello world", "", "{}", "[1]", "version 7"])
+def test_a_program_that_prints_no_version_is_said_to(
+    machine: Path, name: str, printed: str
+) -> None:
+    program(machine, name, f"echo '{printed}'")
+    repair = "repair it, or install it again"
+    expected = f"printed no version, but {printed!r}; {repair}; needed for launch {LACKS[name]}"
+    assert examined(name) == {name: ("note", expected)}
+
+
+@pytest.mark.processes
 def test_a_program_that_hangs_is_a_note(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_ANSWER", 0.3)
     program(machine, "sky", "exec /bin/sleep 60")
@@ -333,9 +345,21 @@ def test_answers_that_say_nothing_are_lines(
         "failed",
         "nvidia-smi answers 'NVIDIA-SMI has failed', no version",
     )
+
+
+def test_caches_that_cannot_be_written_fail_as_every_run_would(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examined("caches")["caches"][0] == "ok"
+    assert not (tmp_path / "cache").exists()
     (tmp_path / "cache").write_text("a file")
+    said = f"{tmp_path}/cache: a file; set BERT_JAX_CACHE to a folder"
+    assert examined("caches")["caches"] == ("failed", said)
+    monkeypatch.setenv("BERT_JAX_CACHE", "/proc/none/cache")  # which not even root can make
     state, line = examined("caches")["caches"]
-    assert (state, line.partition(";")[0]) == ("note", f"{tmp_path}/cache: a file")
+    assert state == "failed"
+    assert line.startswith("/proc/none/cache: cannot be written (")
+    assert line.endswith("); set BERT_JAX_CACHE to a folder of yours")
 
 
 @pytest.mark.slow

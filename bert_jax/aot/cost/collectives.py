@@ -71,7 +71,7 @@ class Collective:
 class Traffic:
     """Collectives of one kind over the same axes: totals of a step, per device.
 
-    overlapped: whether they overlap with computation. Other fields as in `Collective`.
+    asynchronous: whether they start before they are awaited. Other fields as in `Collective`.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Traffic:
     devices: int
     partly: bool
     network: Network
-    overlapped: bool
+    asynchronous: bool
     runs: int
     bytes: int
     sent: float

@@ -29,6 +29,8 @@ _COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-s
 _SMALL = 1024  # elements; one register of the vector unit
 # Operations that dominate a fusion without a cycle estimate, by precedence.
 _DOMINANT = ("sort", "scatter", "gather", "dynamic-update-slice", "dynamic-slice", "convolution")
+# They read a part of their first operand.
+_PARTS = ("slice", "dynamic-slice", "gather")
 _COST = re.compile(r'"cost_estimate":\{([^}]*)\}')
 _COUNT = re.compile(r'"(\w+)":"?(\d+)')
 
@@ -159,9 +161,8 @@ def _work(
 ) -> tuple[str, int]:
     """Returns the kind of an instruction and a lower bound of the bytes that it accesses."""
     operands = computation.operands(instruction)
-    everything = instruction.bytes + sum(operand.bytes for operand in operands)
     if instruction.opcode == "custom-call":
-        return instruction.target, everything
+        return instruction.target, instruction.bytes + sum(operand.bytes for operand in operands)
     if all(shape.size <= small for shape in instruction.shapes):
         return "scalars", instruction.bytes
     if instruction.opcode == "rng-bit-generator":
@@ -172,7 +173,30 @@ def _work(
     by_opcode = {inner.opcode: inner for inner in fused.instructions}
     opcodes = set(_opcodes(module, instruction))
     dominant = next((opcode for opcode in _DOMINANT if opcode in opcodes), "fusion")
-    return _touched(fused, by_opcode[dominant]) if dominant in by_opcode else (dominant, everything)
+    if dominant in by_opcode:
+        return _touched(fused, by_opcode[dominant])
+    return dominant, instruction.bytes + _read(fused)
+
+
+def _read(fused: Computation) -> int:
+    """Returns the bytes that a fusion reads: of an array that it only slices, its slices."""
+    users: Mapping[str, list[Instruction]] = collections.defaultdict(list)
+    for instruction in fused.instructions:
+        for name in instruction.operands:
+            users[name].append(instruction)
+
+    def read(value: Instruction) -> int:
+        parts = 0
+        for user in users[value.name]:
+            if user.opcode == "bitcast" and not user.root:
+                parts += read(user)
+            elif user.opcode in _PARTS and user.operands[0] == value.name:
+                parts += user.bytes
+            else:
+                return value.bytes
+        return min(parts, value.bytes)
+
+    return sum(read(value) for value in fused.instructions if value.opcode == "parameter")
 
 
 def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
@@ -185,10 +209,10 @@ def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
 def _touched(computation: Computation, instruction: Instruction) -> tuple[str, int]:
     """Returns opcode and bytes; for an operation on a slice, bytes of the slice."""
     opcode, operands = instruction.opcode, computation.operands(instruction)
-    if opcode in ("gather", "dynamic-slice"):
+    if opcode in _PARTS:
         return opcode, 2 * instruction.bytes
-    if opcode == "scatter":  # arrays, indices, updates; updates are read, places read and written
-        return opcode, 3 * operands[-1].bytes
+    if opcode == "scatter":  # arrays, indices, updates; no more places are written than there are
+        return opcode, operands[-1].bytes + min(operands[-1].bytes, operands[0].bytes)
     if opcode == "dynamic-update-slice":
         return opcode, 2 * operands[1].bytes
     return opcode, instruction.bytes + sum(operand.bytes for operand in operands)
