@@ -55,7 +55,7 @@ class Figures(NamedTuple):
     label_loss: jax.Array  # -log p(label), nats
     label_correct: jax.Array
     kl: jax.Array  # KL(teacher ‖ student), both at the temperature, nats
-    agreement: jax.Array  # whether both have the same first guess
+    agreement: jax.Array  # whether both have the same first guess, or the same among equal ones
     baseline_kl: jax.Array  # the same of the unigram in place of the student
     baseline_agreement: jax.Array
 
@@ -183,14 +183,16 @@ def _of_logits(logits, wanted, labels, labelled, taught, targets, scale, tempera
     hard_total, soft_total, their_total = map(total, (jnp.exp(x), soft, theirs))
     apart = total(theirs * (y - x)) / temperature
     from_baseline = total(theirs * (y / temperature - targets.log_baseline[None, None, None]))
-    first = wanted.argmax(-1)
+    # An argmax is a pass of its own; the highest logits come with the products.
+    at_first = jnp.max(jnp.where(y >= 0, x, _LOWEST), axis=-1)
+    of_baseline = total(jnp.where(ids == targets.baseline_first, y, 0))
     figures = Figures(
         label_loss=(jnp.log(hard_total) - of_label) * labelled,
         label_correct=(of_label >= 0) * labelled,
         kl=(apart / their_total + jnp.log(soft_total / their_total)) * taught,
-        agreement=(logits.argmax(-1) == first) * taught,
+        agreement=(at_first >= 0) * taught,
         baseline_kl=(from_baseline / their_total - jnp.log(their_total)) * taught,
-        baseline_agreement=(first == targets.baseline_first) * taught,
+        baseline_agreement=(of_baseline >= 0) * taught,
     )
     hard = scale.labels * labelled
     softened = scale.teacher * temperature * taught

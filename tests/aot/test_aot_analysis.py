@@ -175,6 +175,34 @@ def test_an_asynchronous_collective_counts_once_and_waits_only_for_the_rest(
     assert found.step_seconds == pytest.approx((cycles + 5) * 1e-6 + exposed)
 
 
+def test_a_loop_may_advance_a_collective_that_started_before_it() -> None:
+    """Its fusions on the channel are no collectives of their own."""
+    fusions, start, done = PAIRS["fusions on one channel"]
+    start, _, advance = start.partition("  %b = ")
+    done = done.replace("%b", "%s")
+    loop = (
+        "%turn (x: s32[]) -> s32[] {\n  %x = s32[] parameter(0)\n  %o = s32[] constant(1)\n"
+        "  ROOT %y = s32[] add(%x, %o)\n}\n"
+        "%body (t: (s32[], f32[256])) -> (s32[], f32[256]) {\n"
+        "  %t = (s32[], f32[256]) parameter(0)\n  %i = s32[] get-tuple-element(%t), index=0\n"
+        "  %v = f32[256]{0} get-tuple-element(%t), index=1\n"
+        "  %n = s32[] fusion(%i), kind=kLoop, calls=%turn\n"
+        f"  %b = {advance.replace('(%s)', '(%v)')}"
+        "  ROOT %r = (s32[], f32[256]) tuple(%n, %b)\n}\n"
+        "%condition (t: (s32[], f32[256])) -> pred[] {\n"
+        "  %t = (s32[], f32[256]) parameter(0)\n  %i = s32[] get-tuple-element(%t), index=0\n"
+        "  %m = s32[] constant(12)\n  ROOT %l = pred[] compare(%i, %m), direction=LT\n}\n"
+    )
+    lines = (
+        "  %z = s32[] constant(0)\n  %w = (s32[], f32[256]) tuple(%z, %p)\n"
+        "  %q = (s32[], f32[256]) while(%w), condition=%condition, body=%body, "
+        'backend_config={"known_trip_count":{"n":"12"}}\n'
+    )
+    found = estimate(PARAMETER + start + lines + done, fusions + loop)
+    (one,) = found.collectives
+    assert (one.runs, one.bytes, one.asynchronous) == (1, 1024, True)
+
+
 def test_collectives_on_the_same_links_wait_for_one_another() -> None:
     lines = "".join(f"  %s{n} = f32[256]{{0}} all-reduce-start(%p), {REDUCE}\n" for n in (1, 2))
     lines += compute("work", 2)

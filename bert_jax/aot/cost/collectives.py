@@ -20,7 +20,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from bert_jax.aot.hlo import replica_groups
@@ -36,6 +36,7 @@ Network = Literal["ici", "dcn"]
 
 SLICE = "slice"  # the mesh axis between slices
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"  # of custom calls in fusions
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 
 
@@ -120,17 +121,25 @@ def find(
     accelerator: Accelerator,
     linked: int | None = None,
 ) -> tuple[Collective, ...]:
-    """Returns all collectives; a start and its done count as one, as do the fusions of a chain.
+    """Returns all collectives; a start and its done count as one, as do the fusions of a chain, of
+    which some may be in a loop between the two.
 
     Args:
         mesh: axis sizes, in the mesh's order.
         linked: number of neighbouring devices that ICI or NVLink joins; None: those of a slice.
     """
+    started = {
+        _channel(instruction)
+        for computation in module.computations.values()
+        if _calls(computation, _START)
+        for instruction in computation.instructions
+        if instruction.opcode in KINDS
+    }
     return tuple(
         _collective(place, raw, mesh, accelerator, linked)
         for place in runs.places
         if place.caller is None or place.caller.opcode not in ASYNCHRONOUS
-        for raw in _of_place(module, place)
+        for raw in _of_place(module, place, started)
     )
 
 
@@ -145,7 +154,8 @@ class _Raw:
     computation: Computation
 
 
-def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
+def _of_place(module: Module, place: Place, started: Set[str]) -> Iterator[_Raw]:
+    """started: channels on which some fusion starts a collective."""
     computation = place.computation
     chains: dict[str, list[_Raw]] = {}
     for op in computation.instructions:
@@ -164,26 +174,31 @@ def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
             yield _Raw(kind, op, _received(computation, op), op, computation)
         elif op.opcode == "fusion":
             for inner, fused in _in_fusion(module, op):
-                key = inner.attribute("channel_id") or inner.name
                 raw = _Raw(_kind(inner, fused), op, None, inner, fused)
-                chains.setdefault(key, []).append(raw)
-    for chain in chains.values():
-        yield from _of_chain(chain)
+                chains.setdefault(_channel(inner), []).append(raw)
+    for channel, chain in chains.items():
+        yield from _of_chain(chain, channel in started)
 
 
-def _of_chain(chain: list[_Raw]) -> list[_Raw]:
-    """Returns the collectives of fusions on the same channel.
+def _of_chain(chain: list[_Raw], is_started: bool) -> list[_Raw]:
+    """Returns the collectives of fusions of a computation on the same channel.
 
-    If one fusion starts the collective, the others advance it while they compute, and one ends it.
+    If one fusion starts the collective, here or in a caller, the others advance it while they
+    compute, and one ends it.
     """
+    first = [raw for raw in chain if _calls(raw.computation, _START)]
+    last = [raw for raw in chain if _calls(raw.computation, _DONE)]
+    if not first:
+        return [] if is_started else chain
+    return [dataclasses.replace(first[0], done=last[0].start if last else None)]
 
-    def calling(target: str) -> list[_Raw]:
-        return [raw for raw in chain if target in {i.target for i in raw.computation.instructions}]
 
-    started, ended = calling("AsyncCollectiveStart"), calling("AsyncCollectiveDone")
-    if not started:
-        return chain
-    return [dataclasses.replace(started[0], done=ended[0].start if ended else None)]
+def _channel(collective: Instruction) -> str:
+    return collective.attribute("channel_id") or collective.name
+
+
+def _calls(computation: Computation, target: str) -> bool:
+    return any(instruction.target == target for instruction in computation.instructions)
 
 
 def _kind(inner: Instruction, computation: Computation) -> str:
