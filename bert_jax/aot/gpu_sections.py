@@ -45,6 +45,8 @@ def _bound(phase: PhaseReport, cost: GpuAnalysis) -> Section:
         waiting = f"waiting for collectives ({ms(cost.collective_seconds or 0)} in total)"
         rows.append((waiting, ms(cost.exposed_seconds or 0)))
     attention = phase.attention[:1].upper() + phase.attention[1:]
+    its = sum(held.bytes for held in cost.held if held.source.line.startswith("ops/attention/"))
+    attention += f"; its lines hold {in_units(its)} at the peak" if its else ""
     return Section("Lower bound of a step", [step, Table(("", ""), rows), attention])
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from bert_jax.aot.cost.gpu_analysis import GpuAnalysis
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.gpu_backend import GpuBackend
 from bert_jax.aot.hlo import parser
+from bert_jax.aot.hlo.sources import Source
 from bert_jax.config.config_files import load
 from bert_jax.hardware import gpus
 from bert_jax.metrics.run_records import strict
@@ -237,14 +239,27 @@ def test_links_are_named_within_the_hosts_that_they_join(name: str, links: str) 
     assert (said.partition("), ")[2], "links" in backend.kind(hosts)) == (links, bool(links))
 
 
-def test_operations_too_few_to_be_shown_are_not() -> None:
-    made = report()
+def with_analysis(made: report_data.Report, **changes: Any) -> str:
     (phase,) = made.phases
     assert isinstance(phase.analysis, GpuAnalysis)
-    few = [dataclasses.replace(one, flops=128) for one in phase.analysis.kernels]
-    analysis = dataclasses.replace(phase.analysis, kernels=tuple(few))
+    analysis = dataclasses.replace(phase.analysis, **changes)
     phases = (dataclasses.replace(phase, analysis=analysis),)
-    said = report_sections.render(dataclasses.replace(made, phases=phases))
+    return report_sections.render(dataclasses.replace(made, phases=phases))
+
+
+def test_what_attention_holds_at_the_peak_is_one_figure() -> None:
+    lines = [f"ops/attention/xla.py:{number}" for number in (68, 79)]
+    lines.append("model/attention.py:89 > ops/split_qkv.py:15")
+    arrays = [held.LineArrays(Source("attention", "forward", line), 3, GIB) for line in lines]
+    said = with_analysis(report(), held=tuple(arrays))
+    assert "Attention: XLA; its lines hold 2.00 GiB at the peak\n" in said
+    assert "its lines" not in with_analysis(report(), held=())
+
+
+def test_operations_too_few_to_be_shown_are_not() -> None:
+    kernels = analysed("2xh100-2").kernels
+    few = [dataclasses.replace(one, flops=128) for one in kernels]
+    said = with_analysis(report(), kernels=tuple(few))
     assert "e-" not in said.partition("kernel\n")[2].partition("matrix products")[0]
 
 
