@@ -34,6 +34,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, hub_hint
 from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
+from bert_jax.objectives.encoder_with_heads import TEACHER_PROJECTION
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
@@ -234,7 +235,7 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         return place(fitted_rows(given, leaf), leaf.sharding)
 
     state = jax.tree_util.tree_map_with_path(with_given, state)
-    lost = found.groups - weights.groups_in(state["params"])
+    lost = found.groups - weights.groups_in(state["params"]) - state["params"].keys()
     carried = f" at its step {found.step:,}, with the moments" if "step" in found.leaves else ""
     line = f"starts from {model.source}{carried}"
     for what, groups in (("new, with random values", new), ("left out", lost)):
@@ -304,6 +305,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     if GENERATOR in params and is_detection:
         _check_generator(config, model)
     params = _without_another_head(params, model, config.model)
+    params = _without_another_projection(params, config.model)
     params = initial_encoder.with_dense_layers(params, sentence, config)
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
@@ -332,6 +334,15 @@ def _without_another_head(
     if reads(theirs.head) == reads(ours.head):
         return params
     return {name: part for name, part in params.items() if name != theirs.head.name}
+
+
+def _without_another_projection(params: Mapping[str, Any], ours: ModelConfig) -> Mapping[str, Any]:
+    """Returns the parameters without a dense layer to the states of a teacher, if the run's teacher
+    has another width. Of a run without a teacher it is named as left out."""
+    given = params.get(TEACHER_PROJECTION)
+    if given is None or ours.teacher_width in (0, given["kernel"].shape[-1]):
+        return params
+    return {name: part for name, part in params.items() if name != TEACHER_PROJECTION}
 
 
 def _fitted(
@@ -363,7 +374,7 @@ def _fitted(
     carried = {}
     if optimizer:
         carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
-    groups = frozenset(weights.groups_in(params))
+    groups = frozenset(weights.groups_in(params) | {TEACHER_PROJECTION} & params.keys())
     copied = vocabulary.source >= 0 if vocabulary else None
     return InitialState(
         leaves | carried, groups, arrays_digest(params, carried), copied, tuple(notes)

@@ -320,6 +320,22 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     assert compare(*models, [("w1 w2",)]).first_above(1e-5) is None
 
 
+def test_a_student_goes_on_with_a_teacher_of_another_width_or_without_one(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its dense layer to the states of the first teacher is of no use to the second."""
+    narrow = {"model__hidden_size": 16, "model__intermediate_size": 32}
+    loop.pretrain(config_of(store, teacher=str(source / "folder"), **narrow), tmp_path / "first")
+    loop.pretrain(config_of(store, model__hidden_size=48), tmp_path / "wide")
+    again: dict[str, Any] = {"init": f"{tmp_path}/first@4", "phases[0].steps": 6, **narrow}
+    wide = {"teacher": f"{tmp_path}/wide@4", "init_optimizer": "carry"}
+    cases = {"new, with random values": wide, "left out": {}}
+    for what, changes in cases.items():
+        capsys.readouterr()
+        loop.pretrain(config_of(store, **again, **changes), tmp_path / what)
+        assert f"; {what}: teacher projection\n" in capsys.readouterr().out
+
+
 def test_a_teacher_is_the_same_one_in_a_run_an_export_and_with_rows_that_no_token_has(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
