@@ -295,6 +295,13 @@ def records(run: Path) -> list[dict[str, Any]]:
     return read_records(run, "train")
 
 
+def changed_sizes(folder: Path, **sizes: int) -> None:
+    """Changes the config.json of a model's folder, which then has no sums."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **sizes}))
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+
+
 def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
@@ -304,10 +311,19 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     loop.pretrain(config, tmp_path / "whole")
     with pytest.raises(StoppedError):
         loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
+    for name in ("wide", "moved"):
+        shutil.copytree(source / "folder", tmp_path / name)
+    changed_sizes(tmp_path / "wide", hidden_size=48)
     other = config.replace("teacher", f"{source}/run@2")
     with pytest.raises(UserError, match=r"cannot resume with another data.teacher, config.teacher"):
         loop.pretrain(other, tmp_path / "run")
-    shutil.copytree(source / "folder", tmp_path / "moved")
+    for name, says in (
+        ("none", r"config\.teacher=\S+/none: no such folder; give that of a run"),
+        ("wide", r"run: cannot resume with another config\.teacher after 2 steps; [^\n]*\n"
+                 r"- config\.teacher: \S+/folder\n\+ config\.teacher: \S+/wide$"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=says):
+            loop.pretrain(config.replace("teacher", f"{tmp_path}/{name}"), tmp_path / "run")
     loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
     whole, resumed = exported(tmp_path / "whole"), exported(tmp_path / "run")
     assert whole.keys() == resumed.keys()
@@ -318,6 +334,32 @@ def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
     load_model(str(tmp_path / "whole")).encode(["w1 w2"])
     models = [read_model(str(tmp_path / name)) for name in ("whole", "whole_None_exported")]
     assert compare(*models, [("w1 w2",)]).first_above(1e-5) is None
+
+
+def test_a_teacher_that_changed_in_its_place_is_one_line(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    import safetensors.numpy
+
+    folder = shutil.copytree(source / "folder", tmp_path / "taught")
+    narrow = {"model__hidden_size": 16, "model__intermediate_size": 32}
+    config = config_of(store, teacher=str(folder), **narrow)
+    with pytest.raises(StoppedError):
+        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
+    file, says = folder / "model.safetensors", "taught has changed since the run started; put the"
+    tensors = safetensors.numpy.load_file(file)
+    tensors["bert.embeddings.LayerNorm.bias"] += 1
+    safetensors.numpy.save_file(tensors, file, {"format": "pt"})
+    for sizes in ({}, {"hidden_size": 48}):  # the second is said before its weights are read
+        changed_sizes(folder, **sizes)
+        with pytest.raises(UserError, match=rf"^\S+/run: config\.teacher=\S+/{says}") as error:
+            loop.pretrain(config, tmp_path / "run")
+        assert "\n" not in str(error.value)
+    own = config.replace("distillation.cosine_weight", 0.0)
+    with pytest.raises(
+        UserError, match=r"another config\.distillation\.cosine_weight after 2 steps"
+    ):
+        loop.pretrain(own, tmp_path / "run")
 
 
 def test_a_student_goes_on_with_a_teacher_of_another_width_or_without_one(
