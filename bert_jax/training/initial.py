@@ -408,15 +408,25 @@ def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
 
 
 def _check_generator(config: Config, theirs: ModelConfig) -> None:
-    """Raises UserError if both networks of a run are taken, and the generator has other sizes."""
+    """Raises UserError if both networks of a run are taken, and the generator has other sizes, or
+    tables that this one would not have or would lack the moments of."""
     ours, given = generator_of(config.model), generator_of(theirs)
     names = [field.name for field in dataclasses.fields(GeneratorConfig)]
     sizes = [name for name in names if hasattr(given, name)]
-    if differ := [name for name in sizes if getattr(given, name) != getattr(ours, name)]:
-        values = (f"--config.model.generator.{name}={getattr(given, name)}" for name in differ)
+    differ = {name: getattr(given, name) for name in sizes}
+    differ = {name: size for name, size in differ.items() if size != getattr(ours, name)}
+    what, (sharing, own) = (
+        "sizes",
+        (one.generator.embedding_sharing for one in (theirs, config.model)),
+    )
+    if sharing != own and (sharing != "shared" or config.init_optimizer == "carry"):
+        what = f"{what} and tables" if differ else "tables"
+        differ["embedding_sharing"] = sharing
+    if differ:
+        values = (f"--config.model.generator.{name}={value}" for name, value in differ.items())
         raise UserError(
-            f"config.init={config.init}: its generator has other sizes; set {' '.join(values)}, or "
-            "give the discriminator of an export, which starts this model alone"
+            f"config.init={config.init}: its generator has other {what}; set {' '.join(values)}, "
+            "or give the discriminator of an export, which starts this model alone"
         )
 
 

@@ -21,7 +21,7 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\]")
-_WIDTH = "config.model.teacher_width"  # follows from the teacher; nobody sets it
+_WIDTH = "config.model.teacher_width"  # follows from the teacher and cannot be set
 # What is recorded of a model -> the keys that may name it.
 _MODELS: dict[str, tuple[str, ...]] = {
     "data.init": ("config.init",),

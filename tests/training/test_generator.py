@@ -337,6 +337,14 @@ def test_a_run_with_another_generator_starts_from_the_discriminator_alone(
     assert not (tmp_path / "run").exists()
 
 
+def test_tables_that_the_model_lacks_have_no_moments_to_carry(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    again = {"init": f"{source}/run@4", "init_optimizer": "carry", "phases[0].steps": 6}
+    with pytest.raises(UserError, match=OTHER_TABLES.format("shared")):
+        loop.pretrain(config_of(store, **again, **DISENTANGLED), tmp_path / "run")
+
+
 def test_a_stopped_run_resumes_with_the_same_bits(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
@@ -401,6 +409,9 @@ def test_a_generator_reads_positions_through_its_dense_layer() -> None:
     assert (found.initializer, found.embedding_size) == ("random", model.hidden_size)
 
 
+OTHER_TABLES = (
+    "its generator has other tables; set --config.model.generator.embedding_sharing={}, or"
+)
 DISENTANGLED = {"model__generator__embedding_sharing": "gradient_disentangled"}
 
 
@@ -462,6 +473,9 @@ def test_a_run_with_disentangled_embeddings_is_resumed_exported_and_continued(
     again = config_of(store, init=f"{tmp_path}/run@4", **DISENTANGLED).replace(still)
     loop.pretrain(again, tmp_path / "again")
     run_export(tmp_path / "again", tmp_path / "again_folder")
+    for changes in ({}, {"init_optimizer": "carry", "phases[0].steps": 6}):
+        with pytest.raises(UserError, match=OTHER_TABLES.format("gradient_disentangled")):
+            loop.pretrain(config_of(store, init=f"{tmp_path}/run@4", **changes), tmp_path / "none")
     shared = config_of(store, init=f"{tmp_path}/whole_folder/discriminator").replace(still)
     loop.pretrain(shared.replace({"model.generator.embedding_sharing": "gradient_disentangled"}),
                   tmp_path / "from_one")  # fmt: skip
