@@ -23,8 +23,9 @@ from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.parallel.partition import place
+from bert_jax.runtime.log import logger
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
-from bert_jax.training.initial_vocabulary import first_difference
+from bert_jax.training.initial_vocabulary import first_difference, read_otherwise
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
@@ -77,6 +78,11 @@ def check_has_teacher(config: Config) -> None:
     if config.teacher:
         return
     for name in config.distillation.changed:
+        if config.task.name:
+            raise UserError(
+                f"config.distillation.{name} is of pretraining; a task has config.task.teacher, "
+                "config.task.temperature and config.task.teacher_weight"
+            )
         raise UserError(
             f"config.distillation.{name} needs a model; set config.teacher to a run at "
             "a step (run@4000), an import or an export"
@@ -191,11 +197,14 @@ def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
 
 
 def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
+    """Raises UserError for other entries than the store's; warns of texts read otherwise."""
     if different := first_difference(theirs, data.tokenizer):
         raise UserError(
             f"{where}: another vocabulary than the store's: {different}; build the store with the "
             f"tokenizer of the teacher, or give a teacher of {data.path}"
         )
+    if otherwise := read_otherwise(theirs, data.tokenizer):
+        logger.warning(f"{where}: {otherwise}; build the store with the tokenizer of the teacher")
 
 
 def start_as(state: State, teacher: Teacher, config: Config) -> State:

@@ -404,6 +404,10 @@ def test_seeds_ask_the_teacher_once(
             {"task__teacher_weight": 0.1, "task__teacher": ""},
             "config.task.teacher_weight=0.1 has no effect without config.task.teacher; set it",
         ),
+        (
+            {"distillation__temperature": 3.0},
+            "config.distillation.temperature is of pretraining; a task has config.task.teacher, ",
+        ),
         ({"task__temperature": 0.0}, "config.task.temperature=0.0 should be from 0 "),
         ({"task__teacher_weight": 1.5}, "config.task.teacher_weight=1.5 should be from 0 "),
     ],

@@ -17,6 +17,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.training import loop
 from bert_jax.training.options import RunOptions
+from bert_jax.training.store_data import open_data
+from bert_jax.training.teacher import find_teacher
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +113,18 @@ def test_a_student_goes_on_with_a_teacher_of_another_width_or_without_one(
         capsys.readouterr()
         loop.pretrain(config_of(store, **again, **changes), tmp_path / what)
         assert f"; {what}: teacher projection\n" in capsys.readouterr().out
+
+
+def test_a_teacher_that_reads_text_otherwise_is_named(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """With the same entries, such as one that reads Chinese characters as one word."""
+    folder = shutil.copytree(source / "folder", tmp_path / "folder")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**values, "normalizer": None}))
+    (folder / "SHA256SUMS").unlink()
+    for place, times in ((source / "folder", 0), (folder, 1)):
+        config = config_of(store, teacher=str(place))
+        find_teacher(config, open_data(config))
+        said = f"config.teacher={place}: the model reads "
+        assert capsys.readouterr().err.count(said) == times
