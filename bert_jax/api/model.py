@@ -303,8 +303,8 @@ class Model:
         """
         if _listed(text) != [text]:
             raise UserError("fill_mask takes one text, not a list; call it for each")
-        head = "masked-language-model head"
-        self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
+        instead = f"give a model that has one{weights.generator_hint(self._groups)}"
+        self._need(MASKED_LM.head, "masked-language-model head", instead)
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
         longest, special = self.config.max_position_embeddings, self.tokenizer.special

@@ -9,6 +9,7 @@ as if the run had done the updates before it.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,9 +27,11 @@ from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
+from bert_jax.convert.model_files import check_one
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.run_encoder import encoder_of_run
+from bert_jax.convert.sentence_encoder import MODULES
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, hub_hint
@@ -44,7 +47,7 @@ from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
-from bert_jax.storage.remote import storage_errors
+from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.training import claim, initial_encoder, optimizer_state
 from bert_jax.training.initial_vocabulary import (
     VocabularyRows,
@@ -165,6 +168,8 @@ def check_source(init: str, key: str = "config.init") -> None:
             f"{key}={init}: no such folder; give that of a run, an import or an export"
             f"{hub_hint(init)}"
         )
+    if not is_remote(init) and not (path / MODULES).exists():
+        check_one(Path(path), f"{key}={init}")
 
 
 def _check_keys(config: Config) -> None:

@@ -138,11 +138,10 @@ def _check(
         raise UserError(f"{where}: of pretraining; a task has its own teacher, config.task.teacher")
     if MASKED_LM.head not in params:
         groups = sorted(weights.groups_in(params))
-        other = " (of ELECTRA the generator in an export)"
         raise UserError(
             f"{where}: it has no masked-language-model head, only "
             f"{', '.join(map(weights.title, groups))}; give a model that has one"
-            f"{other if REPLACED_TOKENS.head in groups else ''}"
+            f"{weights.generator_hint(groups)}"
         )
     learned = learned_by(config)
     if MASKED_LM.name not in learned or REPLACED_TOKENS.name in learned:
