@@ -38,7 +38,6 @@ from bert_jax.objectives.known_objectives import (
 )
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 
 _PARTS = ("query", "key", "value")
 _PARTS_OF_ENCODER = (
@@ -64,12 +63,6 @@ def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str],
 def title(group: str) -> str:
     """Returns the name of a group, or of other parameters, in messages."""
     return head_title(group) if group in all_heads() else group.replace("_", " ")
-
-
-def generator_hint(groups: Collection[str]) -> str:
-    """Returns what has a masked-token head in place of a model with these heads, for the end of a
-    message; "" if nothing is known of one."""
-    return " (of ELECTRA the generator in an export)" if REPLACED_TOKENS.head in groups else ""
 
 
 def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS, to_give
 from bert_jax.parallel.partition import place
 from bert_jax.runtime.log import logger
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
@@ -140,8 +140,7 @@ def _check(
         groups = sorted(weights.groups_in(params))
         raise UserError(
             f"{where}: it has no masked-language-model head, only "
-            f"{', '.join(map(weights.title, groups))}; give a model that has one"
-            f"{weights.generator_hint(groups)}"
+            f"{', '.join(map(weights.title, groups))}; {to_give(groups)}"
         )
     learned = learned_by(config)
     if MASKED_LM.name not in learned or REPLACED_TOKENS.name in learned:

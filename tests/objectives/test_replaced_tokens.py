@@ -1,5 +1,5 @@
-"""Replaced-token detection against plain NumPy: the head, its sums what they say, and the
-draws."""
+"""Replaced-token detection against plain NumPy: the head, its sums and what they say, and
+the draws."""
 
 import dataclasses
 import math
