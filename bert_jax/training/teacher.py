@@ -109,9 +109,7 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
         return None
     where = f"config.teacher={source}"
     check_source(source, "config.teacher")
-    path, step = split_step(source)
-    if step is None and Workdir.open(path).is_run():
-        raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
+    check_pinned(source)
     read = read_model(source)
     _check(where, config, data, read.config, read.params, read.tokenizer)
     model = for_evaluation(read.config, config.model)
@@ -150,19 +148,29 @@ def _check(
             "config.data.replaced_tokens, or leave the teacher out"
         )
     _check_vocabulary(where, data, tokenizer)
-    check_positions(where, config, model)
-    if config.distillation.layers:
-        _check_layers(where, config, model)
+    check_architecture(config, model)
 
 
-def check_positions(where: str, config: Config, model: ModelConfig) -> None:
-    """Raises UserError for a teacher that cannot read a phase's rows."""
+def check_pinned(source: str) -> None:
+    """Raises UserError for `config.teacher` that names a run without a step."""
+    path, step = split_step(source)
+    if step is None and Workdir.open(path).is_run():
+        where = f"config.teacher={source}"
+        raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
+
+
+def check_architecture(config: Config, model: ModelConfig) -> None:
+    """Raises UserError for a teacher that cannot read a phase's rows, or that lacks the layers that
+    the student starts as."""
+    where = f"config.teacher={config.teacher}"
     longest = max(phase.seq_length for phase in config.phases)
     if model.max_position_embeddings < longest:
         raise UserError(
             f"{where}: it has {model.max_position_embeddings} positions, but a phase has "
             f"seq_length={longest}; lower it, or give another teacher"
         )
+    if config.distillation.layers:
+        _check_layers(where, config, model)
 
 
 def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:

@@ -431,5 +431,15 @@ def test_a_described_step_has_the_teacher_that_the_config_names(source: Path) ->
     assert (found.hidden_size, found.num_hidden_layers) == (32, 2)
     assert for_evaluation(found, config.model).hidden_dropout_prob == 0
     assert teacher_of(load("tiny")) is None
-    with pytest.raises(UserError, match="folder: it has 32 positions, but a phase has seq_length"):
-        teacher_of(long)
+    wrong = {
+        "folder: it has 32 positions, but a phase has seq_length": long,
+        'layers 0 to 1, but config.distillation.teacher_layers="0,7" copies 7': config.replace(
+            "distillation.teacher_layers", "0,7"
+        ),
+        "run: a run, whose newest step may change; give one": config.replace(
+            "teacher", f"{source}/run"
+        ),
+    }
+    for says, one in wrong.items():
+        with pytest.raises(UserError, match=says):
+            teacher_of(one)

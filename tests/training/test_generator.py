@@ -342,7 +342,11 @@ def test_a_stopped_run_resumes_with_the_same_bits(
     ("changes", "says"),
     [
         ({"model__generator__hidden_size": 64}, "hidden_size=64 is wider than the model"),
-        ({"model__generator__hidden_size": 15}, "hidden_size=15 is not a multiple of"),
+        (
+            {"model__generator__hidden_size": 15},
+            "hidden_size=15 is not a multiple of config.model.num_attention_heads=2; change it, or "
+            "set config.model.generator.num_attention_heads",
+        ),
         (
             {"model__position": "rotary", "model__generator__hidden_size": 6},
             "a head of the generator has 3 ",
