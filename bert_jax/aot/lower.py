@@ -15,7 +15,7 @@ from bert_jax.training.batches import empty_batch
 from bert_jax.training.resolve import find_architecture, with_teacher_width
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.training.store_data import check_vocabulary
-from bert_jax.training.teacher import check_positions, for_evaluation
+from bert_jax.training.teacher import check_architecture, check_pinned, for_evaluation
 
 _SOURCES = ("wiki", "books")  # stand-ins where the config names no store
 
@@ -57,7 +57,8 @@ def teacher_of(config: Config) -> ModelConfig | None:
     with twice its layers.
 
     Raises:
-        UserError: there is no such model, or it has too few positions.
+        UserError: there is no such model, it is a run without a step, or it has too few positions
+            or not the layers to copy.
     """
     if config.teacher:
         found = find_architecture(config.teacher)
@@ -66,7 +67,8 @@ def teacher_of(config: Config) -> ModelConfig | None:
                 f"config.teacher={config.teacher}: no such folder; give that of a run, an import "
                 "or an export"
             )
-        check_positions(f"config.teacher={config.teacher}", config, found)
+        check_pinned(config.teacher)
+        check_architecture(config, found)
     elif config.distillation.layers:
         layers = max(2 * config.model.num_hidden_layers, 1 + max(config.distillation.layers))
         found = dataclasses.replace(

@@ -37,6 +37,7 @@ from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.known_objectives import with_heads
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.replaced_tokens import to_give
 from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 
@@ -303,8 +304,7 @@ class Model:
         """
         if _listed(text) != [text]:
             raise UserError("fill_mask takes one text, not a list; call it for each")
-        head = "masked-language-model head"
-        self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
+        self._need(MASKED_LM.head, "masked-language-model head", to_give(self._groups))
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
         longest, special = self.config.max_position_embeddings, self.tokenizer.special

@@ -36,8 +36,8 @@ def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
 
     loaded = load(model)
     for text in texts:
-        console.print(text)
-        console.print(table(loaded.fill_mask(text, top_k)))
+        fills = table(loaded.fill_mask(text, top_k))
+        console.print(f"{text}\n{fills}")
 
 
 def table(fills: Sequence[Sequence["Fill"]]) -> str:

@@ -77,7 +77,6 @@ class ModelConfig(LayerSettings):
             rotary=self.position == "rotary",
             pre_norm=self.norm_position == "pre",
         )
-        self._check_generator()
         if self.initializer == "positional_heads":
             self._check_positional_heads()
         if self.initializer == "published":
@@ -88,7 +87,8 @@ class ModelConfig(LayerSettings):
             ):
                 object.__setattr__(self, name, value)
 
-    def _check_generator(self) -> None:
+    def check_generator(self) -> None:
+        """Raises UserError if a model of these settings cannot have this generator."""
         own, where = self.generator, "config.model.generator"
         width, heads = own.hidden_size or self.hidden_size, own.num_attention_heads
         if width > self.hidden_size:
@@ -97,11 +97,11 @@ class ModelConfig(LayerSettings):
                 f"config.model.hidden_size={self.hidden_size}; lower it"
             )
         if width % (heads or self.num_attention_heads):
-            raise UserError(
-                f"{where}.hidden_size={width} is not a multiple of "
-                f"{where}.num_attention_heads={heads or self.num_attention_heads}; change one of "
-                "them"
-            )
+            of = f"{where}.num_attention_heads={heads}; change one of them"
+            if not heads:
+                of = f"config.model.num_attention_heads={self.num_attention_heads}; change it, or "
+                of += f"set {where}.num_attention_heads"
+            raise UserError(f"{where}.hidden_size={width} is not a multiple of {of}")
         head_dim = width // (heads or self.num_attention_heads)
         if self.position == "rotary" and head_dim % 2:
             raise UserError(

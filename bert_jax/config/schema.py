@@ -248,6 +248,8 @@ class Config:
                 "replaced-token detection has no sentence pairs; set "
                 'config.data.pairing="full_sentences", or replaced_tokens=False'
             )
+        if self.data.replaced_tokens:
+            self.model.check_generator()
         if self.data.replaced_tokens and not self.rtd_weight:
             raise UserError(
                 "config.rtd_weight=0 with config.data.replaced_tokens: the model learns nothing; "

@@ -15,16 +15,27 @@ from bert_jax.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
 CONFIG: Final = "config.json"
+# The folders of an export of two networks.
+DISCRIMINATOR: Final = "discriminator"
+GENERATOR: Final = "generator"
 _POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone
 
 
-def check_one(folder: Path) -> None:
-    """Raises UserError for a folder of several models, such as both of a run with a generator."""
+def check_one(folder: Path, where: str = "") -> None:
+    """Raises UserError for a folder of several models, such as both of a run with a generator;
+    where: the key that names it, for the message."""
     if (folder / CONFIG).exists():
         return
-    if inner := sorted(one.name for one in folder.iterdir() if (one / CONFIG).is_file()):
+    inner = sorted(one.name for one in folder.iterdir() if (one / CONFIG).is_file())
+    where = where or str(folder)
+    if inner == [DISCRIMINATOR, GENERATOR]:
         raise UserError(
-            f"{folder}: has no model, but folders that have one, {', '.join(inner)[:200]}; give "
+            f"{where}: has two models; give {folder / GENERATOR} where masked tokens are predicted "
+            f"(fill, a teacher in pretraining), else {folder / DISCRIMINATOR}"
+        )
+    if inner:
+        raise UserError(
+            f"{where}: has no model, but folders that have one, {', '.join(inner)[:200]}; give "
             "one of them"
         )
 

@@ -1,5 +1,6 @@
 """Reads a folder written by transformers or our export: configuration, weights, tokenizer."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,14 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.folders.file_names import FILES
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
-from bert_jax.convert.model_files import CONFIG, check_links, check_one, read_json
+from bert_jax.convert.model_files import (
+    CONFIG,
+    DISCRIMINATOR,
+    GENERATOR,
+    check_links,
+    check_one,
+    read_json,
+)
 from bert_jax.convert.sentence_encoder import (
     MODULES,
     SentenceEncoder,
@@ -59,7 +67,7 @@ def read_folder(path: Path) -> StoredModel:
     if (path / "checkpoints").is_dir():
         raise UserError(
             f"{path}: the folder of a run; export it first: "
-            f"bert-jax convert export --workdir={path} --out=…"
+            f"bert-jax convert export --workdir={path} --out=…{_then_give(path)}"
         )
     if (path / MANIFEST).is_file() and (path / "held_out").is_dir():
         raise UserError(
@@ -90,3 +98,14 @@ def read_folder(path: Path) -> StoredModel:
     length = model_max_length(folder, sums_there) if parts else None
     sentence = read_sentence_encoder(path, parts, config.hidden_size, length, sums)
     return StoredModel(config, tensors, tokenizer, pad_token_id(values), values, sentence)
+
+
+def _then_give(run: Path) -> str:
+    """Returns which model of its export a run of two networks is answered with; "" of others."""
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        if read_json(run / CONFIG, None)["config"]["data"]["replaced_tokens"]:
+            return (
+                f"; then give its {GENERATOR} where masked tokens are predicted, else its "
+                f"{DISCRIMINATOR}"
+            )
+    return ""

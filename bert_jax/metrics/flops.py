@@ -23,7 +23,7 @@ def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None =
         teacher: that the step learns from.
     """
     model, seen = config.model, phase
-    if teacher and config.distillation.positions == "all":  # the masked-token head looks at
+    if teacher and config.distillation.positions == "all":  # the head and the teacher look at
         seen = dataclasses.replace(phase.without_own(), max_predictions=phase.seq_length)
     learned = find(learned_by(config))
     encoder = (1.0 if probe_of(model) else 3.0) * encoder_flops(model, phase)
@@ -36,6 +36,8 @@ def step_flops(config: Config, phase: PhaseConfig, teacher: ModelConfig | None =
     of_teacher = 0.0
     if teacher:
         of_teacher = encoder_flops(teacher, phase) + MASKED_LM.flops(teacher, seen)
+        compared = phase.batch_size * seen.row_predictions  # states, brought to the teacher's width
+        heads += 2 * compared * model.hidden_size * model.teacher_width
     return encoder + 3.0 * heads + of_teacher
 
 
@@ -51,5 +53,4 @@ def encoder_flops(model: ModelConfig, phase: PhaseConfig) -> float:
         for layer in range(model.num_hidden_layers)
     )
     layers = sum(dense + 4 * tokens * keys * H for keys in seen)
-    projection = 2 * tokens * (model.embedding_size + model.teacher_width) * H
-    return layers + projection
+    return layers + 2 * tokens * model.embedding_size * H

@@ -1,7 +1,7 @@
 """The encoder with the heads of chosen objectives."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from bert_jax.objectives.objective import States
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel.global_batch import Batch
+
+TEACHER_PROJECTION: Final = "teacher_projection"  # the name of its parameters
 
 
 class PretrainingModel(nnx.Module):

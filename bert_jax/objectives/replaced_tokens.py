@@ -3,7 +3,7 @@
 Sizes: B rows, S positions, H hidden, C bins of a histogram.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -166,3 +166,10 @@ x = F.gelu(x, approximate="{approximate}")
 replaced_logits = dense("discriminator_predictions.dense_prediction", x)[..., 0]
 """,
 )
+
+
+def to_give(heads: Collection[str]) -> str:
+    """Returns what to give in place of a model with these heads, where masked tokens are predicted,
+    for a message."""
+    generator = " (of ELECTRA the generator in an export)" if REPLACED_TOKENS.head in heads else ""
+    return f"give a model that has one{generator}"

@@ -28,6 +28,7 @@ from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.exportable import no_class
 from bert_jax.convert.hf_config import ORIGIN, to_config_json
 from bert_jax.convert.layouts.known_layouts import find_layout
+from bert_jax.convert.model_files import DISCRIMINATOR
 from bert_jax.convert.run_encoder import encoder_of_run
 from bert_jax.convert.sentence_encoder import ABOUT, ENCODER, MODULES, SentenceEncoder
 from bert_jax.convert.sources import read_run_tokenizer
@@ -67,7 +68,6 @@ _FILES = {  # besides the weights
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "bpe.codes", MODULES, ENCODER, ABOUT, SUMS,
 }  # fmt: skip
-DISCRIMINATOR: Final = "discriminator"  # folder of it, beside that of its generator
 _ONE = rf"(step-\d+|{DISCRIMINATOR}|{GENERATOR})"
 _OF_SEVERAL = re.compile(rf"{_ONE}|\.{_ONE}\.\d+\.(tmp|old)")
 _PART = re.compile(r"[1-9]\d?_(Pooling|Dense|Normalize|Dropout)")  # of a sentence encoder

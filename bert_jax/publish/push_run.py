@@ -11,8 +11,9 @@ from etils import epath
 from bert_jax.checkpoint import catalog
 from bert_jax.config import words_seen
 from bert_jax.config.recorded import config_of
+from bert_jax.convert.model_files import DISCRIMINATOR
 from bert_jax.errors import UserError
-from bert_jax.publish.export import DISCRIMINATOR, has_generator, run_export
+from bert_jax.publish.export import has_generator, run_export
 from bert_jax.publish.push import MAIN, Target, check_target, push
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir

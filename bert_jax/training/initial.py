@@ -9,6 +9,7 @@ as if the run had done the updates before it.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,14 +27,17 @@ from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
+from bert_jax.convert.model_files import check_one
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.run_encoder import encoder_of_run
+from bert_jax.convert.sentence_encoder import MODULES
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count, hub_hint
 from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
+from bert_jax.objectives.encoder_with_heads import TEACHER_PROJECTION
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.pretraining_model import trains_apart, vocabulary_paths
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
@@ -43,7 +47,7 @@ from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest, sha256
 from bert_jax.storage.read_files import path_of as to_path
 from bert_jax.storage.regular_file import check_not_special
-from bert_jax.storage.remote import storage_errors
+from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.training import claim, initial_encoder, optimizer_state
 from bert_jax.training.initial_vocabulary import (
     VocabularyRows,
@@ -164,6 +168,8 @@ def check_source(init: str, key: str = "config.init") -> None:
             f"{key}={init}: no such folder; give that of a run, an import or an export"
             f"{hub_hint(init)}"
         )
+    if not is_remote(init) and not (path / MODULES).exists():
+        check_one(Path(path), f"{key}={init}")
 
 
 def _check_keys(config: Config) -> None:
@@ -234,7 +240,7 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         return place(fitted_rows(given, leaf), leaf.sharding)
 
     state = jax.tree_util.tree_map_with_path(with_given, state)
-    lost = found.groups - weights.groups_in(state["params"])
+    lost = found.groups - weights.groups_in(state["params"]) - state["params"].keys()
     carried = f" at its step {found.step:,}, with the moments" if "step" in found.leaves else ""
     line = f"starts from {model.source}{carried}"
     for what, groups in (("new, with random values", new), ("left out", lost)):
@@ -304,6 +310,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     if GENERATOR in params and is_detection:
         _check_generator(config, model)
     params = _without_another_head(params, model, config.model)
+    params = _without_another_projection(params, config.model)
     params = initial_encoder.with_dense_layers(params, sentence, config)
     if trains_apart(config.model, learned_by(config)):
         params = apart(params)
@@ -332,6 +339,15 @@ def _without_another_head(
     if reads(theirs.head) == reads(ours.head):
         return params
     return {name: part for name, part in params.items() if name != theirs.head.name}
+
+
+def _without_another_projection(params: Mapping[str, Any], ours: ModelConfig) -> Mapping[str, Any]:
+    """Returns the parameters without a dense layer to the states of a teacher, if the run's teacher
+    has another width. Of a run without a teacher it is named as left out."""
+    given = params.get(TEACHER_PROJECTION)
+    if given is None or ours.teacher_width in (0, given["kernel"].shape[-1]):
+        return params
+    return {name: part for name, part in params.items() if name != TEACHER_PROJECTION}
 
 
 def _fitted(
@@ -363,7 +379,7 @@ def _fitted(
     carried = {}
     if optimizer:
         carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
-    groups = frozenset(weights.groups_in(params))
+    groups = frozenset(weights.groups_in(params) | {TEACHER_PROJECTION} & params.keys())
     copied = vocabulary.source >= 0 if vocabulary else None
     return InitialState(
         leaves | carried, groups, arrays_digest(params, carried), copied, tuple(notes)
@@ -397,15 +413,25 @@ def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
 
 
 def _check_generator(config: Config, theirs: ModelConfig) -> None:
-    """Raises UserError if both networks of a run are taken, and the generator has other sizes."""
+    """Raises UserError if both networks of a run are taken, and the generator has other sizes, or
+    tables that this one would not have or would lack the moments of."""
     ours, given = generator_of(config.model), generator_of(theirs)
     names = [field.name for field in dataclasses.fields(GeneratorConfig)]
     sizes = [name for name in names if hasattr(given, name)]
-    if differ := [name for name in sizes if getattr(given, name) != getattr(ours, name)]:
-        values = (f"--config.model.generator.{name}={getattr(given, name)}" for name in differ)
+    differ = {name: getattr(given, name) for name in sizes}
+    differ = {name: size for name, size in differ.items() if size != getattr(ours, name)}
+    what, (sharing, own) = (
+        "sizes",
+        (one.generator.embedding_sharing for one in (theirs, config.model)),
+    )
+    if sharing != own and (sharing != "shared" or config.init_optimizer == "carry"):
+        what = f"{what} and tables" if differ else "tables"
+        differ["embedding_sharing"] = sharing
+    if differ:
+        values = (f"--config.model.generator.{name}={value}" for name, value in differ.items())
         raise UserError(
-            f"config.init={config.init}: its generator has other sizes; set {' '.join(values)}, or "
-            "give the discriminator of an export, which starts this model alone"
+            f"config.init={config.init}: its generator has other {what}; set {' '.join(values)}, "
+            "or give the discriminator of an export, which starts this model alone"
         )
 
 

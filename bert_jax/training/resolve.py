@@ -101,13 +101,16 @@ def resolve(
     Raises:
         UserError: the data, the configuration and the workdir are not compatible.
     """
+    from bert_jax.training.initial import check_source
     from bert_jax.training.time_budget import TimeBudget
 
     hub_names.agree(config, workdir, job.peers)
     budget = TimeBudget.read(config, workdir, job, seconds)
     config, is_task = budget.config, bool(config.task.name)
-    if config.teacher and (teacher := find_architecture(config.teacher)):
-        config = with_teacher_width(config, teacher)
+    if config.teacher:
+        check_source(config.teacher, "config.teacher")
+        if teacher := find_architecture(config.teacher):
+            config = with_teacher_width(config, teacher)
     if not is_task:  # before another store than the run's is verified, which may take hours
         claim.check_before_start(workdir, config)
     data = open_data(config)

@@ -21,10 +21,11 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare, part_of
-from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
+from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS, to_give
 from bert_jax.parallel.partition import place
+from bert_jax.runtime.log import logger
 from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
-from bert_jax.training.initial_vocabulary import first_difference
+from bert_jax.training.initial_vocabulary import first_difference, read_otherwise
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
@@ -77,6 +78,11 @@ def check_has_teacher(config: Config) -> None:
     if config.teacher:
         return
     for name in config.distillation.changed:
+        if config.task.name:
+            raise UserError(
+                f"config.distillation.{name} is of pretraining; a task has config.task.teacher, "
+                "config.task.temperature and config.task.teacher_weight"
+            )
         raise UserError(
             f"config.distillation.{name} needs a model; set config.teacher to a run at "
             "a step (run@4000), an import or an export"
@@ -103,9 +109,7 @@ def find_teacher(config: Config, data: RunData) -> Teacher | None:
         return None
     where = f"config.teacher={source}"
     check_source(source, "config.teacher")
-    path, step = split_step(source)
-    if step is None and Workdir.open(path).is_run():
-        raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
+    check_pinned(source)
     read = read_model(source)
     _check(where, config, data, read.config, read.params, read.tokenizer)
     model = for_evaluation(read.config, config.model)
@@ -132,11 +136,9 @@ def _check(
         raise UserError(f"{where}: of pretraining; a task has its own teacher, config.task.teacher")
     if MASKED_LM.head not in params:
         groups = sorted(weights.groups_in(params))
-        other = " (of ELECTRA the generator in an export)"
         raise UserError(
             f"{where}: it has no masked-language-model head, only "
-            f"{', '.join(map(weights.title, groups))}; give a model that has one"
-            f"{other if REPLACED_TOKENS.head in groups else ''}"
+            f"{', '.join(map(weights.title, groups))}; {to_give(groups)}"
         )
     learned = learned_by(config)
     if MASKED_LM.name not in learned or REPLACED_TOKENS.name in learned:
@@ -146,19 +148,29 @@ def _check(
             "config.data.replaced_tokens, or leave the teacher out"
         )
     _check_vocabulary(where, data, tokenizer)
-    check_positions(where, config, model)
-    if config.distillation.layers:
-        _check_layers(where, config, model)
+    check_architecture(config, model)
 
 
-def check_positions(where: str, config: Config, model: ModelConfig) -> None:
-    """Raises UserError for a teacher that cannot read a phase's rows."""
+def check_pinned(source: str) -> None:
+    """Raises UserError for `config.teacher` that names a run without a step."""
+    path, step = split_step(source)
+    if step is None and Workdir.open(path).is_run():
+        where = f"config.teacher={source}"
+        raise UserError(f"{where}: a run, whose newest step may change; give one: {where}@STEP")
+
+
+def check_architecture(config: Config, model: ModelConfig) -> None:
+    """Raises UserError for a teacher that cannot read a phase's rows, or that lacks the layers that
+    the student starts as."""
+    where = f"config.teacher={config.teacher}"
     longest = max(phase.seq_length for phase in config.phases)
     if model.max_position_embeddings < longest:
         raise UserError(
             f"{where}: it has {model.max_position_embeddings} positions, but a phase has "
             f"seq_length={longest}; lower it, or give another teacher"
         )
+    if config.distillation.layers:
+        _check_layers(where, config, model)
 
 
 def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
@@ -191,11 +203,14 @@ def _check_layers(where: str, config: Config, theirs: ModelConfig) -> None:
 
 
 def _check_vocabulary(where: str, data: RunData, theirs: Tokenizer) -> None:
+    """Raises UserError for other entries than the store's; warns of texts read otherwise."""
     if different := first_difference(theirs, data.tokenizer):
         raise UserError(
             f"{where}: another vocabulary than the store's: {different}; build the store with the "
             f"tokenizer of the teacher, or give a teacher of {data.path}"
         )
+    if otherwise := read_otherwise(theirs, data.tokenizer):
+        logger.warning(f"{where}: {otherwise}; build the store with the tokenizer of the teacher")
 
 
 def start_as(state: State, teacher: Teacher, config: Config) -> State:

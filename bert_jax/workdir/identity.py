@@ -21,10 +21,12 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.workdir.layout import Workdir
 
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\]")
-# The digest of a model -> the keys that may name it.
+_WIDTH = "config.model.teacher_width"  # follows from the teacher and cannot be set
+# What is recorded of a model -> the keys that may name it.
 _MODELS: dict[str, tuple[str, ...]] = {
     "data.init": ("config.init",),
     "data.teacher": ("config.teacher", "config.task.teacher"),
+    _WIDTH: ("config.teacher",),
 }
 _BITS = ": the last bits may differ"
 _SHOWN = 3  # differences listed in the message about another run's checkpoint
@@ -170,10 +172,12 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
         refused = refused | {store: stores}  # may change; shown here as the cause
-    for model, named_by in _MODELS.items():
-        known = named_by if model in refused else ()
-        named = {key: (before.get(key), after.get(key)) for key in known}
-        refused = refused | {key: both for key, both in named.items() if both != ("", "")}
+    refused, unmoved = _with_names(refused, before, after)
+    if unmoved and not frozen and refused.keys() <= _MODELS.keys():
+        raise UserError(
+            f"{workdir}: {unmoved} has changed since the run started; put the old one back or "
+            "give a new --workdir"
+        )
     if frozen:
         raise UserError(
             f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "
@@ -191,6 +195,22 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
             f"{workdir}: {key}={wanted} is less than the {differences.done} steps already done; "
             f"give {differences.done} or more, or a new --workdir\n{_diff(differences.too_few)}"
         )
+
+
+def _with_names(
+    refused: Values, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[Values, str]:
+    """Returns the differences with the keys that name another model than before, and `KEY=MODEL` of
+    a model that differs under the same name; "" if there is none."""
+    found, unmoved = dict(refused), ""
+    for record in filter(refused.__contains__, _MODELS):
+        named = {key: (before.get(key), after.get(key)) for key in _MODELS[record]}
+        named = {key: both for key, both in named.items() if any(both)}
+        if named and record == _WIDTH:
+            del found[record]
+        found |= {key: both for key, both in named.items() if both[0] != both[1]}
+        unmoved = next((f"{key}={old}" for key, (old, new) in named.items() if old == new), unmoved)
+    return found, unmoved
 
 
 def _diff(values: Values) -> str:

@@ -241,6 +241,10 @@ def test_a_wrong_config_file_is_one_line(
             "--config.rtd_weight=50.0",
         ),
         (
+            {"model.generator.hidden_size": 51},  # not a multiple of the heads
+            "hidden_size=51 has no effect without config.data.replaced_tokens",
+        ),
+        (
             {"model.generator.embedding_sharing": "gradient_disentangled"},
             "has no effect without config.data.replaced_tokens",
         ),

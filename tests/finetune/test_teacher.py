@@ -328,7 +328,7 @@ def test_a_run_resumes_without_its_teacher_to_the_same_bits(
     params = teacher / "checkpoints"
     hidden = params.rename(tmp_path / "hidden")
     shutil.copytree(tmp_path / "stopped/checkpoints", params)  # other weights in its place
-    said = r"cannot resume with another data\.teacher, config\.task\.teacher after 2 steps"
+    said = r"stopped: config\.task\.teacher=\S+/teacher has changed since the run started; [^\n]*$"
     shutil.copyfile(tmp_path / "stopped/config.json", teacher / "config.json")
     shutil.copyfile(tmp_path / "stopped/tokenizer.json", teacher / "tokenizer.json")
     with pytest.raises(UserError, match=said):
@@ -403,6 +403,10 @@ def test_seeds_ask_the_teacher_once(
         (
             {"task__teacher_weight": 0.1, "task__teacher": ""},
             "config.task.teacher_weight=0.1 has no effect without config.task.teacher; set it",
+        ),
+        (
+            {"distillation__temperature": 3.0},
+            "config.distillation.temperature is of pretraining; a task has config.task.teacher, ",
         ),
         ({"task__temperature": 0.0}, "config.task.temperature=0.0 should be from 0 "),
         ({"task__teacher_weight": 1.5}, "config.task.teacher_weight=1.5 should be from 0 "),

@@ -93,3 +93,14 @@ def traced_flops(config: Config) -> float:
         nnx.to_pure_dict(abstract), batch
     )
     return 3 * products(traced.jaxpr)
+
+
+@pytest.mark.parametrize("positions", ["all", "masked"])
+def test_states_are_brought_to_the_teachers_width_where_they_are_compared(config, positions):
+    phase, width = config.phases[1], 48
+    config = config.replace("distillation.positions", positions)
+    compared = phase.row_tokens if positions == "all" else phase.row_predictions
+    wider = with_model(config, teacher_width=width)
+    counted, same = (flops.step_flops(one, phase, config.model) for one in (wider, config))
+    added = 3 * 2 * phase.batch_size * compared * config.model.hidden_size * width
+    assert counted - same == pytest.approx(added)

@@ -1,4 +1,5 @@
-"""Replaced-token detection against plain NumPy: the head, its sums and what they say."""
+"""Replaced-token detection against plain NumPy: the head, its sums and what they say, and
+the draws."""
 
 import dataclasses
 import math
@@ -12,13 +13,16 @@ from exported import random_params
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 from small import COMPUTE, model_config
 
 from bert_jax.objectives import replaced_tokens as rtd
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.known_objectives import OBJECTIVES
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.replaced_token_model import replaced_batch
 from bert_jax.objectives.total import all_sums, denominators, row_sums, summarize
+from bert_jax.ops.draws import draw
 
 CORPUS = Corpus(("text",), np.zeros(cases.TINY.vocab_size, np.float32))
 MODEL = dataclasses.replace(model_config(), num_hidden_layers=1)
@@ -185,3 +189,38 @@ def test_the_head_starts_as_published():
     assert 0.9 * limit < np.abs(output).max() <= limit
     assert output.std() == pytest.approx(limit / math.sqrt(3), rel=0.1)
     assert not np.asarray(head["output"]["bias"]).any()
+
+
+def test_draws_follow_the_softmax() -> None:
+    """Chi-square of a million draws over 12 entries; one that cannot occur never does."""
+    rng, count = np.random.default_rng(0), 1_000_000
+    logits = np.append(2 * rng.normal(size=12), -np.inf).astype(np.float32)
+    keys = jnp.asarray(rng.integers(0, 2**32, count, np.uint32))
+    drawn = jax.jit(lambda k: draw(jnp.broadcast_to(logits, (len(k), 13)), k))(keys)
+    found = np.bincount(np.asarray(drawn), minlength=13)
+    wanted = count * np.exp(logits) / np.exp(logits).sum()
+    assert found[12] == 0
+    statistic = ((found - wanted)[:12] ** 2 / wanted[:12]).sum()
+    # of 11 degrees of freedom: Wilson and Hilferty's cube root is normal
+    root = ((statistic / 11) ** (1 / 3) - (1 - 2 / 99)) / np.sqrt(2 / 99)
+    assert abs(root) < stdtrit(1e9, 0.9999)
+
+
+def test_a_draw_depends_on_its_key_alone() -> None:
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 50)), jnp.float32)
+    keys = jnp.asarray([[3, 1, 3, 2]], jnp.uint32)
+    one = draw(jnp.tile(logits[:, :1], (1, 4, 1)), keys)
+    assert one[0, 0] == one[0, 2]
+    np.testing.assert_array_equal(draw(logits, keys)[0, 3:], draw(logits[:, 3:], keys[:, 3:])[0])
+
+
+def test_what_is_drawn_stands_at_all_chosen_positions() -> None:
+    batch = {
+        "input_ids": jnp.asarray([[2, 4, 4, 9, 3, 0]]),
+        "masked_positions": jnp.asarray([[1, 3, 1, 0]]),
+        "masked_labels": jnp.asarray([[7, 9, 7, 0]]),
+        "masked_weights": jnp.asarray([[1.0, 1.0, 1.0, 0.0]]),
+    }
+    found = replaced_batch(batch, jnp.asarray([[8, 9, 8, 5]]))
+    np.testing.assert_array_equal(found["input_ids"], [[2, 8, 4, 9, 3, 0]])
+    np.testing.assert_array_equal(found["replaced"], [[0, 1, 0, 0, 0, 0]])

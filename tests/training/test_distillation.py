@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from corpus import small_config, small_store
+from corpus import small_store
 from exported import random_params
 from flax import nnx
 from golden_case import CASES
@@ -24,26 +24,23 @@ from nightly import others_nightly
 from small import COMPUTE
 from small_step import ALL_AT_ONCE, PACKED, small
 from split_steps import Trained, assert_same, train
+from students import config_of, exported, teacher_in
 
 from bert_jax.aot.lower import teacher_of
-from bert_jax.api.vector_evaluation import load_model
 from bert_jax.config.config_files import load
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.distillation_settings import DistillationConfig
-from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
-from bert_jax.convert.compare import compare
-from bert_jax.convert.sources import ReadModel, read_model
+from bert_jax.convert.sources import ReadModel
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.errors import StoppedError, UserError
+from bert_jax.errors import UserError
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.distillation import distillation_sums, taught
 from bert_jax.objectives.pretraining_model import declare, init_params
 from bert_jax.objectives.total import denominators
-from bert_jax.publish.export import run_export
 from bert_jax.training import loop
 from bert_jax.training import teacher as teacher_module
-from bert_jax.training.options import RunOptions
 from bert_jax.training.store_data import open_data
 from bert_jax.training.teacher import Teacher, find_teacher, for_evaluation, start_as
 
@@ -215,27 +212,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return small_store(tmp_path_factory.mktemp("distillation") / "store")
 
 
-def config_of(store: TokenStore, **changes: Any) -> Config:
-    short = {"phases[0].steps": 4, "checkpoint.every_steps": 2, "data.pairing": "single"}
-    renamed = {key.replace("__", "."): value for key, value in changes.items()}
-    return small_config(store).replace({**short, "log_every_steps": 2, **renamed})
-
-
 @pytest.fixture(scope="module")
 def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four steps, `run`, and its export, `folder`."""
-    place = tmp_path_factory.mktemp("teacher")
-    loop.pretrain(config_of(store), place / "run")
-    run_export(place / "run", place / "folder")
-    return place
-
-
-def exported(run: Path, step: int | None = None) -> dict[str, np.ndarray]:
-    import safetensors.numpy
-
-    out = run.parent / f"{run.name}_{step}_exported"
-    run_export(run, out, step)
-    return safetensors.numpy.load_file(out / "model.safetensors")
+    return teacher_in(tmp_path_factory.mktemp("teacher"), store)
 
 
 COPIED = {
@@ -293,31 +273,6 @@ def records(run: Path) -> list[dict[str, Any]]:
     from runs import read_records
 
     return read_records(run, "train")
-
-
-def test_a_stopped_run_resumes_with_the_same_bits_and_only_with_its_teacher(
-    store: TokenStore, source: Path, tmp_path: Path
-) -> None:
-    """The teacher may have moved, but not changed; another width needs a dense layer."""
-    changes = {"model__hidden_size": 16, "model__intermediate_size": 32}
-    config = config_of(store, teacher=str(source / "folder"), **changes)
-    loop.pretrain(config, tmp_path / "whole")
-    with pytest.raises(StoppedError):
-        loop.pretrain(config, tmp_path / "run", options=RunOptions(stop_after=2))
-    other = config.replace("teacher", f"{source}/run@2")
-    with pytest.raises(UserError, match=r"cannot resume with another data.teacher, config.teacher"):
-        loop.pretrain(other, tmp_path / "run")
-    shutil.copytree(source / "folder", tmp_path / "moved")
-    loop.pretrain(config.replace("teacher", str(tmp_path / "moved")), tmp_path / "run")
-    whole, resumed = exported(tmp_path / "whole"), exported(tmp_path / "run")
-    assert whole.keys() == resumed.keys()
-    assert not any("teacher_projection" in name for name in whole)
-    for name, tensor in whole.items():
-        np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
-    # What only training needs is no part of the model that is looked at or compared.
-    load_model(str(tmp_path / "whole")).encode(["w1 w2"])
-    models = [read_model(str(tmp_path / name)) for name in ("whole", "whole_None_exported")]
-    assert compare(*models, [("w1 w2",)]).first_above(1e-5) is None
 
 
 def test_a_teacher_is_the_same_one_in_a_run_an_export_and_with_rows_that_no_token_has(
@@ -476,5 +431,15 @@ def test_a_described_step_has_the_teacher_that_the_config_names(source: Path) ->
     assert (found.hidden_size, found.num_hidden_layers) == (32, 2)
     assert for_evaluation(found, config.model).hidden_dropout_prob == 0
     assert teacher_of(load("tiny")) is None
-    with pytest.raises(UserError, match="folder: it has 32 positions, but a phase has seq_length"):
-        teacher_of(long)
+    wrong = {
+        "folder: it has 32 positions, but a phase has seq_length": long,
+        'layers 0 to 1, but config.distillation.teacher_layers="0,7" copies 7': config.replace(
+            "distillation.teacher_layers", "0,7"
+        ),
+        "run: a run, whose newest step may change; give one": config.replace(
+            "teacher", f"{source}/run"
+        ),
+    }
+    for says, one in wrong.items():
+        with pytest.raises(UserError, match=says):
+            teacher_of(one)

@@ -18,7 +18,6 @@ from late_import import LateImport
 from layout_models import layout_config
 from nightly import others_nightly
 from runs import read_records
-from scipy.special import stdtrit
 from small import COMPUTE
 from small_step import ALL_AT_ONCE, PACKED, small
 from split_steps import Trained, assert_same, train
@@ -26,6 +25,7 @@ from split_steps import Trained, assert_same, train
 import bert_jax
 from bert_jax.api.held_out_evaluation import evaluate_held_out
 from bert_jax.api.text_evaluation import evaluate_text
+from bert_jax.commands.fill import print_fills
 from bert_jax.config.config_files import load
 from bert_jax.config.generator_settings import GeneratorConfig
 from bert_jax.config.model_settings import generator_of
@@ -58,41 +58,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "tables of the model": {"generator": SMALLER},
     "small++": {"embedding_size": 16},
 }
-
-
-def test_draws_follow_the_softmax() -> None:
-    """Chi-square of a million draws over 12 entries; one that cannot occur never does."""
-    rng, count = np.random.default_rng(0), 1_000_000
-    logits = np.append(2 * rng.normal(size=12), -np.inf).astype(np.float32)
-    keys = jnp.asarray(rng.integers(0, 2**32, count, np.uint32))
-    drawn = jax.jit(lambda k: draw(jnp.broadcast_to(logits, (len(k), 13)), k))(keys)
-    found = np.bincount(np.asarray(drawn), minlength=13)
-    wanted = count * np.exp(logits) / np.exp(logits).sum()
-    assert found[12] == 0
-    statistic = ((found - wanted)[:12] ** 2 / wanted[:12]).sum()
-    # of 11 degrees of freedom: Wilson and Hilferty's cube root is normal
-    root = ((statistic / 11) ** (1 / 3) - (1 - 2 / 99)) / np.sqrt(2 / 99)
-    assert abs(root) < stdtrit(1e9, 0.9999)
-
-
-def test_a_draw_depends_on_its_key_alone() -> None:
-    logits = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 50)), jnp.float32)
-    keys = jnp.asarray([[3, 1, 3, 2]], jnp.uint32)
-    one = draw(jnp.tile(logits[:, :1], (1, 4, 1)), keys)
-    assert one[0, 0] == one[0, 2]
-    np.testing.assert_array_equal(draw(logits, keys)[0, 3:], draw(logits[:, 3:], keys[:, 3:])[0])
-
-
-def test_what_is_drawn_stands_at_all_chosen_positions() -> None:
-    batch = {
-        "input_ids": jnp.asarray([[2, 4, 4, 9, 3, 0]]),
-        "masked_positions": jnp.asarray([[1, 3, 1, 0]]),
-        "masked_labels": jnp.asarray([[7, 9, 7, 0]]),
-        "masked_weights": jnp.asarray([[1.0, 1.0, 1.0, 0.0]]),
-    }
-    found = replaced_batch(batch, jnp.asarray([[8, 9, 8, 5]]))
-    np.testing.assert_array_equal(found["input_ids"], [[2, 8, 4, 9, 3, 0]])
-    np.testing.assert_array_equal(found["replaced"], [[0, 1, 0, 0, 0, 0]])
 
 
 @pytest.mark.torch
@@ -238,7 +203,9 @@ def measured_by_model(store: TokenStore, run: Path, folder: Path, form: str) -> 
     return [evaluate_held_out(str(m), store.path, forms=(form,)).rows for m in (run, folder)]
 
 
-def test_both_models_are_exported_and_read(store: TokenStore, source: Path, tmp_path: Path) -> None:
+def test_both_models_are_exported_and_read(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     folders = [source / "folder" / name for name in ("discriminator", "generator")]
     found = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in folders]
     table = "electra.embeddings.word_embeddings.weight"
@@ -254,10 +221,19 @@ def test_both_models_are_exported_and_read(store: TokenStore, source: Path, tmp_
     assert of_run[0].model == f"{source / 'run'}, its generator"
     assert of_run[0].found == alone[0].found
     assert discriminator.encode("w1 w2").shape == (1, 32)
-    with pytest.raises(UserError, match="masked-language-model head"):
-        discriminator.fill_mask("w1 [MASK]")
-    with pytest.raises(UserError, match="have one, discriminator, generator; give one of them"):
-        bert_jax.load(source / "folder")
+    with pytest.raises(UserError, match=r"language-model head; give .* the generator in an export"):
+        print_fills(folders[0], ["w1 [MASK]"], 1)
+    assert not capsys.readouterr().out
+    pair, run = source / "folder", source / "run"
+    says = f"has two models; give {pair}/generator where .*, else {pair}/discriminator$"
+    with pytest.raises(UserError, match=rf"^{pair}: {says}"):
+        bert_jax.load(pair)
+    for key in ("init", "teacher"):
+        named = config_of(store, data__replaced_tokens=False, **{key: str(pair)})
+        with pytest.raises(UserError, match=rf"^config\.{key}={pair}: {says}"):
+            loop.pretrain(named, tmp_path / "none")
+    with pytest.raises(UserError, match=r"--out=…; then give its generator where masked tokens"):
+        bert_jax.load(run)
     taught = config_of(store, data__replaced_tokens=False, teacher=f"{source}/run@4")
     with pytest.raises(UserError, match=r"no masked-language.*the generator in an export"):
         loop.pretrain(taught, tmp_path / "taught")
@@ -337,6 +313,14 @@ def test_a_run_with_another_generator_starts_from_the_discriminator_alone(
     assert not (tmp_path / "run").exists()
 
 
+def test_tables_that_the_model_lacks_have_no_moments_to_carry(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    again = {"init": f"{source}/run@4", "init_optimizer": "carry", "phases[0].steps": 6}
+    with pytest.raises(UserError, match=OTHER_TABLES.format("shared")):
+        loop.pretrain(config_of(store, **again, **DISENTANGLED), tmp_path / "run")
+
+
 def test_a_stopped_run_resumes_with_the_same_bits(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
@@ -358,7 +342,11 @@ def test_a_stopped_run_resumes_with_the_same_bits(
     ("changes", "says"),
     [
         ({"model__generator__hidden_size": 64}, "hidden_size=64 is wider than the model"),
-        ({"model__generator__hidden_size": 15}, "hidden_size=15 is not a multiple of"),
+        (
+            {"model__generator__hidden_size": 15},
+            "hidden_size=15 is not a multiple of config.model.num_attention_heads=2; change it, or "
+            "set config.model.generator.num_attention_heads",
+        ),
         (
             {"model__position": "rotary", "model__generator__hidden_size": 6},
             "a head of the generator has 3 ",
@@ -401,6 +389,9 @@ def test_a_generator_reads_positions_through_its_dense_layer() -> None:
     assert (found.initializer, found.embedding_size) == ("random", model.hidden_size)
 
 
+OTHER_TABLES = (
+    "its generator has other tables; set --config.model.generator.embedding_sharing={}, or"
+)
 DISENTANGLED = {"model__generator__embedding_sharing": "gradient_disentangled"}
 
 
@@ -462,6 +453,9 @@ def test_a_run_with_disentangled_embeddings_is_resumed_exported_and_continued(
     again = config_of(store, init=f"{tmp_path}/run@4", **DISENTANGLED).replace(still)
     loop.pretrain(again, tmp_path / "again")
     run_export(tmp_path / "again", tmp_path / "again_folder")
+    for changes in ({}, {"init_optimizer": "carry", "phases[0].steps": 6}):
+        with pytest.raises(UserError, match=OTHER_TABLES.format("gradient_disentangled")):
+            loop.pretrain(config_of(store, init=f"{tmp_path}/run@4", **changes), tmp_path / "none")
     shared = config_of(store, init=f"{tmp_path}/whole_folder/discriminator").replace(still)
     loop.pretrain(shared.replace({"model.generator.embedding_sharing": "gradient_disentangled"}),
                   tmp_path / "from_one")  # fmt: skip
