@@ -76,6 +76,11 @@ class HeadConfig:
         """The pools of `pooling`."""
         return parse_pools(self.pooling)
 
+    @property
+    def vector_layers(self) -> tuple[Dense, ...]:
+        """The dense layers on the vectors of texts."""
+        return self.vectors.dense if self.vectors else ()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskModelConfig(ModelConfig):
@@ -92,7 +97,7 @@ class TaskModelConfig(ModelConfig):
     @property
     def head_width(self) -> int:
         """Numbers of a token, or of the vector of a text, that the output of the head reads."""
-        dense = self.head.vectors.dense if self.head.vectors else ()
+        dense = self.head.vector_layers
         return dense[-1].width if dense else self.pooled_width
 
     @property

@@ -333,8 +333,7 @@ def _without_another_head(
         return params
 
     def reads(head: HeadConfig) -> tuple[Any, ...]:
-        dense = head.vectors.dense if head.vectors else ()
-        return head.labels, head.layers, head.join, head.pooling, dense
+        return head.labels, head.layers, head.join, head.pooling, head.vector_layers
 
     if reads(theirs.head) == reads(ours.head):
         return params
@@ -420,10 +419,8 @@ def _check_generator(config: Config, theirs: ModelConfig) -> None:
     sizes = [name for name in names if hasattr(given, name)]
     differ = {name: getattr(given, name) for name in sizes}
     differ = {name: size for name, size in differ.items() if size != getattr(ours, name)}
-    what, (sharing, own) = (
-        "sizes",
-        (one.generator.embedding_sharing for one in (theirs, config.model)),
-    )
+    what, sharing = "sizes", theirs.generator.embedding_sharing
+    own = config.model.generator.embedding_sharing
     if sharing != own and (sharing != "shared" or config.init_optimizer == "carry"):
         what = f"{what} and tables" if differ else "tables"
         differ["embedding_sharing"] = sharing

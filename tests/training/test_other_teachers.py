@@ -1,4 +1,4 @@
-"""A run goes on with the same teacher, and starts anew with another or without one."""
+"""A run continues with the same teacher; with another, or without one, a new run starts from it."""
 
 import json
 import shutil
