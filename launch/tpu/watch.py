@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bert_jax.errors import UserError
@@ -181,12 +181,10 @@ class Watcher:
 
     def _delete(self, resources: Sequence[Resource]) -> None:
         """Deletes queued resources that were listed, unless one of that name is of another
-        submission by now: once it is gone, the name is free."""
-        left = [one for one in resources if one.state != "DELETING"]
-        now = {(one.number, one.submission) for one in self._api.list()} if left else set()
-        for one in left:
-            if (one.number, one.submission) in now:
-                self._api.delete(one.number)
+        submission by now, or is being deleted: once it is gone, the name is free."""
+        left = _stays(resources)
+        for number, _ in sorted(left & _stays(self._api.list() if left else ())):
+            self._api.delete(number)
 
     def _leave(self, resources: Sequence[Resource], snapshot: Snapshot) -> End | None:
         """Gives back what was made for a job that was deleted; returns its end once that is gone.
@@ -278,6 +276,11 @@ class Watcher:
         if line != self._shown:
             self._say(line)
         self._shown = line
+
+
+def _stays(resources: Iterable[Resource]) -> set[tuple[int, str]]:
+    """Returns number and submission of the queued resources that nobody has begun to delete."""
+    return {(one.number, one.submission) for one in resources if one.state != "DELETING"}
 
 
 def _reported(snapshot: Snapshot) -> set[int]:

@@ -271,6 +271,8 @@ class Launchers(RuleBasedStateMachine):
                 program.step()
                 self.note_records()
         self.bucket.now += seconds
+        for machines in self.machines.values():
+            machines.is_going = machines.state == "DELETING"
 
     @precondition(lambda self: self.is_at_work())
     @rule(is_full=RARELY)
@@ -312,8 +314,9 @@ class Launchers(RuleBasedStateMachine):
     @precondition(lambda self: self.some(False, "DELETING", "SUSPENDING"))
     @rule()
     def what_goes_is_gone(self) -> None:
+        """Not at once: machines take longer to go than any request that was sent before."""
         for number, machines in list(self.machines.items()):
-            if machines.state == "DELETING":
+            if machines.is_going:
                 del self.machines[number]
             elif machines.state == "SUSPENDING":
                 machines.state = "SUSPENDED"
@@ -399,6 +402,7 @@ class Launchers(RuleBasedStateMachine):
             self.is_full = False
             self.end_all()
             for _ in range(4):
+                self.passes(1.0)
                 self.what_goes_is_gone()
                 for machines in list(self.machines.values()):
                     # A launcher that was killed cannot have given back what it had requested.

@@ -120,3 +120,17 @@ def test_machines_of_a_job_that_was_run_again_are_not_taken_for_those_of_a_delet
     records_of(bucket, 1, 1)
     assert launcher.tick().why == "the job was deleted"
     assert cloud.deleted == []
+
+
+def test_machines_that_another_launcher_deletes_are_not_deleted_again(monkeypatch):
+    """The request could arrive once they are gone, and their name is that of a new job's."""
+    cloud = Cloud()
+    launcher = Watcher("b1", Records(MemoryBucket(), 1), cloud, [].append, poll=10.0)
+    before, now = (
+        [Resource(number, state, submission="old") for number, state in enumerate(states, 1)]
+        for states in (("ACTIVE", "ACTIVE", "DELETING"), ("DELETING", "ACTIVE", "DELETING"))
+    )
+    lists = iter([before, now])
+    monkeypatch.setattr(cloud, "list", lambda: next(lists))
+    assert launcher.tick() is None
+    assert cloud.deleted == [2]

@@ -30,6 +30,7 @@ class Machines:
     boot: str = ""
     silent_at: float = float("-inf")  # when it last was, before its host reported again
     preempted: bool = False  # which counts, unless it is given up as lost
+    is_going: bool = False  # it has been DELETING for a while
 
     @property
     def is_training(self) -> bool:
