@@ -25,7 +25,7 @@ from bert_jax.launch import programs
 from bert_jax.launch.gke.checks import check_kubectl
 from bert_jax.launch.gke.kubectl import Kubectl
 from bert_jax.launch.preflight import Check, CheckFailedError, folder_check, outcome, store_check
-from bert_jax.launch.sky.backend import check_sky
+from bert_jax.launch.sky.checks import check_sky
 from bert_jax.launch.slurm.backend import check_sbatch
 from bert_jax.launch.tpu.checks import check_gcloud, check_login
 from bert_jax.runtime import compile_cache

@@ -4,11 +4,8 @@ SkyPilot finds machines, and makes new ones after a preemption or an exit code o
 on each of them counts these restarts in WORKDIR/launch/NAME, and ends the job.
 """
 
-import contextlib
 import dataclasses
 import functools
-import os
-import re
 import shlex
 import subprocess
 import time
@@ -16,30 +13,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bert_jax.errors import UserError
-from bert_jax.hardware import gpus
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
-from bert_jax.launch.preflight import Check, CheckFailedError, check_version
+from bert_jax.launch.preflight import Check
+from bert_jax.launch.sky.checks import check_sky, refuse, secret
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import exit_code, find, get, name_of
-from bert_jax.launch.sky.task import gpu_words, task, tpu_slice
+from bert_jax.launch.sky.task import of_a_node, task, tpu_slice
 from bert_jax.storage.remote import open_path, put, storage_errors
 
 _POLL = 15.0  # seconds between two questions to SkyPilot
 _PATIENCE = 120.0  # seconds that a stopped job gets besides its grace, before it is cancelled
-_VERSION = (0, 14)  # of the schema that tests check the task with
-# Names of `compile` and of JAX that no cloud has there; H100-SXM, which is one of ours, some have.
-_NOT_THERE = re.compile(
-    "(nvidia|tesla|geforce)-.*|a100-(40gb?|80g|sxm4-.*)|h100-80g|rtx-4090|rtx-a6000",
-    re.IGNORECASE,
-)
-_CLOUDS = (
-    "aws|azure|gcp|ibm|lambda|scp|oci|runpod|vast|vsphere|cudo|fluidstack|paperspace|"
-    "primeintellect|do|nebius|ssh|slurm|hyperbolic|seeweb|shadeform|yotta|mithril|verda"
-)
-# As its schema has it.
-_INFRA = re.compile(rf"({_CLOUDS}|\*)(/[^/]+){{0,2}}|(kubernetes|k8s)(/.+)?", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,53 +44,14 @@ class Sky:
     @property
     def devices(self) -> int:
         tpu = tpu_slice(self.accelerators)
-        return self._accelerators * (tpu.devices if tpu else 1)
-
-    @property
-    def _accelerators(self) -> int:
-        """GPUs or TPU slices of all nodes."""
-        return self.num_nodes * int(self.accelerators.partition(":")[2] or 1)
+        return self.num_nodes * of_a_node(self.accelerators) * (tpu.devices if tpu else 1)
 
     def check(self, job: Job) -> None:
-        flag = f"--accelerators={self.accelerators}"
-        if not re.fullmatch("[A-Za-z0-9_.-]+(:[1-9][0-9]*)?", self.accelerators):
-            raise UserError(f"{flag}: give a name and how many each node has, such as H100:8")
-        name, _, number = self.accelerators.partition(":")
-        if why := gpus.why_dropped(name):
-            raise UserError(f"--accelerators={why}")
-        with contextlib.suppress(ValueError):  # a name of compile: H100 is none, h100-8 is
-            if _NOT_THERE.fullmatch(name):
-                found = dataclasses.replace(gpus.find(f"{name}-1"), per_host=int(number or 1))
-            else:
-                found = gpus.find(name)
-            raise UserError(f"{flag}: give {gpu_words(found)}, as SkyPilot names it")
-        if self.infra and not _INFRA.fullmatch(self.infra):
-            raise UserError(
-                f"--infra={self.infra}: give a cloud of SkyPilot, such as gcp, gcp/us-central1 or "
-                "gcp/us-central1/us-central1-a"
-            )
-        if "---" in job.name:
-            near = re.sub("-{3,}", "--", job.name)
-            line = "SkyPilot takes at most two dashes in a row"
-            raise UserError(f"--name={job.name}: {line}; give {near}")
-        if self.num_nodes < 1:
-            raise UserError(f"--num_nodes={self.num_nodes}: give at least 1")
-        tpu = tpu_slice(self.accelerators)
-        if tpu and (hosts := tpu.hosts * self._accelerators) > 1:
-            other = "use bert-jax launch tpu run or bert-jax launch gke run"
-            raise UserError(f"{flag}: TPUs of {hosts} hosts; {other}")
-        for kind, variables in (("env", job.env), ("env_from", job.env_from)):
-            for name in (name for name, _ in variables if name.startswith("SKYPILOT_")):
-                line = "SkyPilot sets its variables itself; leave it out"
-                raise UserError(f"--{kind}={name}=…: {line}")
-        for name, reference in job.env_from:
-            if reference != name:
-                why = "SkyPilot takes a secret from the variable of its name"
-                raise UserError(f"--env_from={name}={reference}: give {name}={name}: {why}")
+        refuse(job, **dataclasses.asdict(self))
 
     def checks(self, job: Job) -> Sequence[Check]:
         secrets = (
-            Check(f"secret {name}", functools.partial(_secret, name)) for name, _ in job.env_from
+            Check(f"secret {name}", functools.partial(secret, name)) for name, _ in job.env_from
         )
         return [Check("sky", check_sky), *secrets]
 
@@ -173,16 +119,3 @@ class Sky:
             if (folder := open_path(job.folder)).exists():
                 folder.rmtree()
                 say(f"{job.folder}: removed")
-
-
-def check_sky() -> str:
-    """Returns the version of SkyPilot; CheckFailedError if it is too old."""
-    printed = programs.call(["sky", "--version"]).strip()
-    check_version(printed, _VERSION, "install skypilot")
-    return printed
-
-
-def _secret(name: str) -> str:
-    if not os.environ.get(name):
-        raise CheckFailedError(f"{name} is not set", f"export {name}, which SkyPilot passes on")
-    return f"{name} is set"

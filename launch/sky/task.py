@@ -75,6 +75,11 @@ def gpu_words(hosts: GpuHosts) -> str:
     return f"{name}:{hosts.per_host}{nodes}"
 
 
+def of_a_node(accelerators: str) -> int:
+    """Returns the number of GPUs, or TPU slices, of each node: 8 of H100:8."""
+    return int(accelerators.partition(":")[2] or 1)
+
+
 def tpu_slice(accelerators: str) -> slices.Slice | None:
     """Returns a TPU slice by SkyPilot's name, such as tpu-v5litepod-8; None for GPUs."""
     name = accelerators.partition(":")[0].lower()  # SkyPilot takes either

@@ -182,8 +182,8 @@ class Watcher:
     def _delete(self, resources: Sequence[Resource]) -> None:
         """Deletes queued resources that were listed, unless one of that name is of another
         submission by now, or is being deleted: once it is gone, the name is free."""
-        left = _stays(resources)
-        for number, _ in sorted(left & _stays(self._api.list() if left else ())):
+        left = _staying(resources)
+        for number, _ in sorted(left & _staying(self._api.list() if left else ())):
             self._api.delete(number)
 
     def _leave(self, resources: Sequence[Resource], snapshot: Snapshot) -> End | None:
@@ -278,8 +278,8 @@ class Watcher:
         self._shown = line
 
 
-def _stays(resources: Iterable[Resource]) -> set[tuple[int, str]]:
-    """Returns number and submission of the queued resources that nobody has begun to delete."""
+def _staying(resources: Iterable[Resource]) -> set[tuple[int, str]]:
+    """Returns number and submission of the queued resources that are not being deleted."""
     return {(one.number, one.submission) for one in resources if one.state != "DELETING"}
 
 
