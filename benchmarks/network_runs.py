@@ -23,6 +23,8 @@ these rows, as teacher.
 
 `--starts` takes some of these beside the first, by the names of their folders; a later command adds
 others.
+A run's minutes are its steps times the median seconds of one: without compilation and evaluations,
+and without interruptions, but with what other programs took.
 Finished runs are kept in `--out`, and interrupted ones resume: the same command again does what is
 left. How runs are compared: task_runs.py. The smallest difference is that which such a comparison
 shows with a power of 80 %, see bert_jax/ablation/statistics.py.
@@ -95,14 +97,14 @@ def main() -> None:
         for start, each in budgets(options).items()
         if start == MASKED or task_runs.slug(start) in chosen
     }
-    clock = pretrain(options, plan)
+    pretrain(options, plan)
     folders = {start: str(workdir(options, start)) for start in plan}
     tables = []
     for name, drawn in tasks.items():
         runs = fine_tune(options, drawn, folders)
         if options.minilm and name == "sst2":
             runs |= teach(options, drawn)
-        tables.append(table(name, drawn, runs, plan, clock))
+        tables.append(table(options, name, drawn, runs, plan))
         print(tables[-1], flush=True)
         (options.out / "table.md").write_text("".join(tables))
 
@@ -173,8 +175,8 @@ def workdir(options: argparse.Namespace, start: str) -> Path:
     return options.out.resolve() / "pretrained" / task_runs.slug(start)
 
 
-def pretrain(options: argparse.Namespace, plan: Mapping[str, Pretraining]) -> Clock:
-    """Makes the runs that are left; returns the clock with the seconds of each."""
+def pretrain(options: argparse.Namespace, plan: Mapping[str, Pretraining]) -> None:
+    """Makes the runs that are left."""
     from bert_jax.metrics.run_records import read_records
     from bert_jax.workdir.layout import Workdir
 
@@ -190,7 +192,6 @@ def pretrain(options: argparse.Namespace, plan: Mapping[str, Pretraining]) -> Cl
         words = ["pretrain", f"--config={options.config}", *settings, f"--workdir={folder}"]
         metrics = Workdir.open(folder).metrics
         clock.run(folder.name, words, lambda path=metrics: bool(read_records(path, "finished")))
-    return clock
 
 
 def fine_tune(
@@ -261,7 +262,11 @@ def cut(model: Path, out: Path) -> Path:
 
 
 def table(
-    name: str, drawn: list[Task], runs: Runs, plan: Mapping[str, Pretraining], clock: Clock
+    options: argparse.Namespace,
+    name: str,
+    drawn: list[Task],
+    runs: Runs,
+    plan: Mapping[str, Pretraining],
 ) -> str:
     """Returns two Markdown tables of a task: the starts and the baselines, and the comparisons."""
     kind, _, _, held_out = drawn[0].read()
@@ -279,7 +284,7 @@ def table(
         values = [run.value or 0.0 for run in own]
         median = task_runs.shown(statistics.median(values))
         listed = " ".join(map(task_runs.shown, values))
-        lines.append([start, *spent(start, plan, clock), median, listed])
+        lines.append([start, *spent(options, start, plan), median, listed])
         harness.record(task=name, start=start, values=values)
     pairs = [["difference", "mean, 95 %", "shown with a power of 80 %"], ["---", "---", "---:"]]
     for ours, other in PAIRS:
@@ -291,12 +296,16 @@ def table(
     return f"\n{task_runs.table(lines)}\n\n{task_runs.table(pairs)}\n\n{about}\n"
 
 
-def spent(start: str, plan: Mapping[str, Pretraining], clock: Clock) -> list[str]:
+def spent(options: argparse.Namespace, start: str, plan: Mapping[str, Pretraining]) -> list[str]:
     """Returns steps, FLOPs and minutes of a start, "" of one that is not pretrained here."""
     if start not in plan:
         return ["", "", ""]
+    from bert_jax.metrics.run_records import read_records
+    from bert_jax.workdir.layout import Workdir
+
     each = plan[start]
-    minutes = clock.seconds.get(task_runs.slug(start), 0.0) / 60
+    records = read_records(Workdir.open(workdir(options, start)).metrics, "train")
+    minutes = each.steps * statistics.median(one["step_seconds"] for one in records) / 60
     return [f"{each.steps:,}", f"{each.steps * each.step_flops / 1e15:.3f}", f"{minutes:.0f}"]
 
 

@@ -33,7 +33,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         folder = Path(flags.get("workdir", log.parent))
         folder.mkdir(parents=True, exist_ok=True)
         if words[0] == "pretrain":
-            (folder / "metrics.jsonl").write_text('{"kind": "finished", "step": 9}\n')
+            seconds = 3.0, 2.0, 600.0  # it waited
+            steps = [{"kind": "train", "step_seconds": each} for each in seconds]
+            records = enumerate([*steps, {"kind": "finished"}])
+            text = "".join(json.dumps({"step": i, **record}) + "\n" for i, record in records)
+            (folder / "metrics.jsonl").write_text(text)
         if words[0] == "finetune":
             value = 0.9 if "half_teacher-" in folder.name else 0.5
             results = {"metrics": ["accuracy"], "runs": [{"accuracy": value}]}
@@ -95,6 +99,7 @@ def test_all_have_the_flops_of_the_first_and_finished_runs_are_not_made_again(
     spent = {name: float(row[1]) for name, row in rows.items() if name in network_runs.STARTS}
     free = spent.pop(network_runs.FREE)  # its teacher's are shown, too
     assert max(spent.values()) < 1.01 * min(spent.values()) < free
+    assert rows["masked tokens"][2] == "10"  # minutes of 200 steps of 3 seconds
     assert rows["half, teacher"][3:] == ["0.9000", "0.9000 0.9000 0.9000"]
     mean, detectable = rows["half, teacher less half, no teacher"]
     assert mean.startswith("+0.38")
