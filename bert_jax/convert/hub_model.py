@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,12 +12,14 @@ from bert_jax.convert.weight_files import (
     PART,
     PYTORCH,
     PYTORCH_FILES,
+    SAFETENSORS,
     SAFETENSORS_FILES,
     SETTINGS_FILES,
 )
 from bert_jax.data_pipeline.folders.check import check_refused
 from bert_jax.data_pipeline.folders.table import NO_EFFECT
 from bert_jax.errors import UserError
+from bert_jax.runtime.log import logger
 from bert_jax.storage import hub
 
 # The weights of a layer after the encoder, which older releases of sentence-transformers write.
@@ -45,8 +46,15 @@ def download(source: str, *, weights: bool = True, optimizer: bool = False) -> P
     name = hub.parse_model(source)
     hub.commit_of(name)
     listed: list[str] = []
-    with suppress(UserError):  # without a network, what the cache has is taken
+    unlisted = ""
+    try:
         listed = hub.files_of(name)
+    except UserError as error:  # without a network, what the cache has is taken
+        unlisted = str(error).removeprefix(f"{name}: ")
+        logger.warning(
+            "%s, list of its files: %s; files that the cache lacks, such as modules.json of a "
+            "sentence encoder, are not missed", name, unlisted,
+        )  # fmt: skip
     check_listed(listed, source, weights=weights)
     settings = [*SETTINGS_FILES, *_below_parts(SETTINGS_FILES)]
     if not weights:
@@ -54,11 +62,13 @@ def download(source: str, *, weights: bool = True, optimizer: bool = False) -> P
     safetensors = [*SAFETENSORS_FILES, *_below_parts(SAFETENSORS_FILES), _LAYERS]
     safetensors += [OPTIMIZER_FILE] * optimizer
     folder = hub.fetch(name, [*settings, *safetensors], _LEFT_OUT)
-    encoder = SAFETENSORS_FILES[0]
-    if any(path for place in ("", "0_*/") for path in folder.glob(place + encoder)):
+    if _has_weights(folder, SAFETENSORS_FILES[0]):
         return folder
     files = [*settings, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)]
-    return _with_files(name, hub.fetch(name, files, _LEFT_OUT))
+    folder = _with_files(name, hub.fetch(name, files, _LEFT_OUT))
+    if unlisted and not _has_weights(folder, *PYTORCH_FILES):
+        raise UserError(f"{name}/{SAFETENSORS}: {unlisted}")
+    return folder
 
 
 def check_listed(paths: Iterable[str], source: str, *, weights: bool = True) -> None:
@@ -84,6 +94,11 @@ def _with_files(name: hub.HubName, folder: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{name}: no files of a model are there; give another name")
     return folder
+
+
+def _has_weights(folder: Path, *patterns: str) -> bool:
+    places = [place + pattern for place in ("", "0_*/") for pattern in patterns]
+    return any(path for place in places for path in folder.glob(place))
 
 
 def _below_parts(patterns: Iterable[str]) -> list[str]:

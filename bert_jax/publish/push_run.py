@@ -66,10 +66,13 @@ def run_export_and_push(
         run_export(workdir, out, step, **options)
         push(out, target)
         return
-    at_words = _steps_by_words(run)
+    at_words, there = _steps_by_words(run), catalog.complete_steps(run.checkpoints)
+    for step in sorted({*at_words} - {*there}):
+        if step < max(there, default=0):
+            names = ", ".join(_branches(step, at_words))
+            print(f"not pushed: {names}: {words_seen.KEY} has it, but {_gone(run, step)}")
     # The folder of the newest goes to `main` too, which its card names.
-    older = catalog.complete_steps(run.checkpoints)[:-1]
-    options["revisions"] = {step: _branches(step, at_words)[0] for step in older}
+    options["revisions"] = {step: _branches(step, at_words)[0] for step in there[:-1]}
     steps = run_export(workdir, out, all_steps=True, **options)
     for step in steps:
         for name in _branches(step, at_words):
@@ -115,9 +118,18 @@ def _why_not_kept(run: Workdir, words: int, step: int) -> str:
     known = description.read_description(run)
     if words not in config_of(known).checkpoint.words:
         return f"{words_seen.KEY}={words} {_KEEPS}"
-    if step > max(catalog.complete_steps(run.checkpoints), default=0):
+    steps = catalog.complete_steps(run.checkpoints)
+    if step > max(steps, default=0):
         return "the run did not get there yet"
-    return f"{words_seen.KEY} has {words:,}, but was set when the run was past this step"
+    return f"{words_seen.KEY} has {words:,}, but {_gone(run, step)}"
+
+
+def _gone(run: Workdir, step: int) -> str:
+    """Returns what became of a checkpoint that a run was to keep."""
+    moved = (each.folder for each in catalog.list_quarantined(run.quarantine))
+    if here := [folder for folder in moved if folder.split("-")[0] == str(step)]:
+        return f"its checkpoint is damaged, and was moved to {run.quarantine / here[-1]}"
+    return "the checkpoint was removed, or the key was set when the run was past this step"
 
 
 def _step_at(run: Workdir, words: int, where: str) -> int:

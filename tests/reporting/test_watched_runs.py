@@ -79,6 +79,9 @@ def test_a_watched_run_that_cannot_be_read_is_a_line_among_the_others(
     assert REFRESH in pages[1]
     assert f"Cannot be read any more: {two}: {problem}" in pages[1]
     assert "2 runs: one, " in pages[1]
+    several = "Thick: held-out text"  # the plots of one have another form
+    assert [several in text for text in pages[:2]] == [True, False]
+    assert "Curves of one" in pages[1]
     if fails == "is gone":  # both are, in the end
         assert (code, len(pages)) == (1, 2)
         assert f"error: {one}: no such folder" in said.err

@@ -107,6 +107,17 @@ def test_a_checkpoint_is_kept_where_so_many_words_were_seen(
         assert cli.main([*words, f"--out={tmp_path / 'b'}", "--revision=chck_1M"]) == FAILED
         assert f"ends after {int(10 * each):,} words" in capsys.readouterr().err
         pushed = {name: hub.files("me/b", name) for name in names}
+        (run / "checkpoints" / str(at[700])).rename(tmp_path / "removed")
+        damaged = run / "quarantine" / f"{at[250]}-1"
+        damaged.parent.mkdir()
+        (run / "checkpoints" / str(at[250])).rename(damaged)
+        assert cli.main([*words, f"--out={tmp_path / 'rest'}", "--all_steps"]) == DONE
+        said, has = capsys.readouterr().out, "config.checkpoint.keep_at_words has it, but"
+        assert (
+            f"not pushed: chck_250: {has} its checkpoint is damaged, and was moved to {damaged}"
+            in said
+        )
+        assert f"not pushed: chck_700: {has} the checkpoint was removed, or the key was set" in said
     with serve(Hub({"me/b": pushed})) as downloads:
         use_endpoint(monkeypatch, downloads.endpoint)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
