@@ -43,7 +43,7 @@ from typing import Any
 import harness
 import numpy as np
 import task_runs
-from commands import Clock, run_command
+from commands import Clock
 from task_runs import Job, Run, Task
 
 MASKED, ALONE, TAUGHT, FREE, REPLACED = STARTS = (
@@ -223,22 +223,18 @@ def make_job(start: str, task: Task, seed: int, source: str, *flags: str) -> Job
 
 def teach(options: argparse.Namespace, drawn: list[Task]) -> Runs:
     """Returns the runs of MiniLM and of its student, with and without it as teacher."""
-    student = cut(options.minilm, options.out.resolve() / "minilm_student")
+    student = str(cut(options.minilm, options.out.resolve() / "minilm_student"))
+    teachers = [
+        dataclasses.replace(make_job(MINILM, task, seed, str(options.minilm)), keeps_model=True)
+        for seed, task in enumerate(drawn)
+    ]
+    found = gather(options, [(MINILM, teacher) for teacher in teachers])
     planned = []
     for seed, task in enumerate(drawn):
-        teacher = make_job(MINILM, task, seed, str(options.minilm))
-        folder = options.out.resolve() / "teachers" / f"{seed}-{teacher.digest}"
-        if not (folder / "results.json").exists():
-            run_command([*teacher.words, f"--workdir={folder}"], folder.with_suffix(".log"))
-        flag = f"--config.task.teacher={task_runs.absolute(str(folder))}"
-        for start, source, flags in (
-            (MINILM, str(options.minilm), ()),
-            (BY_LABELS, str(student), ()),
-            (BY_TEACHER, str(student), (flag,)),
-        ):
-            job = make_job(start, task, seed, source, *flags)
-            planned.append((start, job))
-    return gather(options, planned)
+        flag = f"--config.task.teacher={teachers[seed].workdir(options.out)}"
+        planned.append((BY_LABELS, make_job(BY_LABELS, task, seed, student)))
+        planned.append((BY_TEACHER, make_job(BY_TEACHER, task, seed, student, flag)))
+    return found | gather(options, planned)
 
 
 def cut(model: Path, out: Path) -> Path:

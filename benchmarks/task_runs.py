@@ -64,12 +64,20 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be: its name, which is that of its files, its config, task and further flags."""
+    """A run to be: its name, which is that of its files, its config, task and further flags.
+
+    keeps_model: its workdir stays, for others that need the model.
+    """
 
     name: str
     config: str
     task: Task
     flags: tuple[str, ...]
+    keeps_model: bool = False
+
+    def workdir(self, out: Path) -> Path:
+        """Returns its folder, which `finished` removes unless the model is kept."""
+        return out.resolve() / "runs" / f"{self.name}-{self.digest}"
 
     @property
     def words(self) -> list[str]:
@@ -244,7 +252,7 @@ def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[Run]:
 
     def run(job: Job) -> tuple[Run, float]:
         start = time.perf_counter()
-        return finished(job, out.resolve(), alone=at_once == 1), time.perf_counter() - start
+        return finished(job, out, alone=at_once == 1), time.perf_counter() - start
 
     for job, (made, seconds) in zip(jobs, run_each(run, jobs, at_once), strict=True):
         harness.record(run=job.name, seconds=seconds, **{made.metric: made.value})
@@ -254,17 +262,19 @@ def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[Run]:
 
 def finished(job: Job, out: Path, *, alone: bool) -> Run:
     """Returns a run; trains it and predicts the held-out examples, unless that is kept."""
-    workdir = out / "runs" / f"{job.name}-{job.digest}"
+    workdir = job.workdir(out)
     results, predictions, log = (
         workdir.with_name(f"{workdir.name}.{end}") for end in ("json", "tsv", "log")
     )
-    if not results.exists():
+    if not results.exists() or (job.keeps_model and not workdir.exists()):
         one, environment = ([], None) if alone else (["--cpu_devices=1"], ONE_CORE)
         run_command([*job.words, *one, f"--workdir={workdir}"], log, environment)
         words = [f"--model={workdir}", *job.task.held_out, f"--out={predictions}", "--overwrite"]
         run_command(["predict", *words], log, environment)
-        os.replace(workdir / "results.json", results)
-        shutil.rmtree(workdir)  # a checkpoint of a small model has some 100 MB
+        copy = shutil.copyfile(workdir / "results.json", results.with_suffix(".part"))
+        os.replace(copy, results)
+        if not job.keeps_model:
+            shutil.rmtree(workdir)  # a checkpoint of a small model has some 100 MB
     fills = re.findall(r"([\d.]+%) real", log.read_text())
     found = json.loads(results.read_text())
     metric = found["metrics"][0]

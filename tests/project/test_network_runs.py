@@ -1,5 +1,6 @@
 """benchmarks/network_runs.py: steps of equal FLOPs, what is trained again, its table."""
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -49,7 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
             rows = "".join(f"{i}\t{NAMES[x]}\n" for i, x in enumerate(found))
             Path(flags["out"]).write_text(f"index\tprediction\n{rows}")
 
-    for module in (commands, task_runs, network_runs):
+    for module in (commands, task_runs):
         monkeypatch.setattr(module, "run_command", take)
     monkeypatch.setattr(network_runs, "find_task", lambda options, name, seed: rte(options.data))
     monkeypatch.setattr(network_runs, "TASKS", ("rte",))
@@ -151,17 +152,40 @@ def test_a_students_layers_are_spread_as_distilberts() -> None:
     assert network_runs.spread(2, 1) == [0]
 
 
+def test_a_teacher_is_fine_tuned_once_and_measured_beside_its_students(
+    tmp_path: Path, run: list[dict[str, str]]
+) -> None:
+    out, data = tmp_path / "out", write_task(tmp_path / "RTE")
+    options = argparse.Namespace(minilm=six_layers(tmp_path), out=out, at_once=1)
+    drawn = [rte(data)] * 3
+    measured = network_runs.teach(options, drawn)
+    assert [len(runs) for runs in measured.values()] == [3, 3, 3]
+    trained = [flags for flags in run if flags["command"] == "finetune"]
+    assert len(trained) == 9
+    teachers = [Path(flags["workdir"]) for flags in trained[:3]]
+    taught = [flags.get("config.task.teacher") for flags in trained[3:]]
+    assert taught == [x for teacher in teachers for x in (None, str(teacher))]
+    assert sorted(path for path in (out / "runs").iterdir() if path.is_dir()) == sorted(teachers)
+    run.clear()
+    assert network_runs.teach(options, drawn).keys() == measured.keys()
+    assert not run
+
+
 def test_a_cut_model_has_layers_0_2_and_4(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    tensors = {f"encoder.layer.{i}.a.weight": np.full(3, i, np.float32) for i in range(6)}
-    save_file({**tensors, "embeddings.b": np.ones(2, np.float32)}, model / "model.safetensors")
-    (model / "config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 3}')
-    (model / "vocab.txt").write_text("a\n")
-    out = network_runs.cut(model, tmp_path / "out")
+    out = network_runs.cut(six_layers(tmp_path), tmp_path / "out")
     found = load_file(out / "model.safetensors")
     layers = [found.pop(f"encoder.layer.{i}.a.weight")[0] for i in range(3)]
     assert (layers, list(found)) == ([0, 2, 4], ["embeddings.b"])
     config = json.loads((out / "config.json").read_text())
     assert config == {"num_hidden_layers": 3, "hidden_size": 3}
     assert (out / "vocab.txt").read_text() == "a\n"
+
+
+def six_layers(folder: Path) -> Path:
+    model = folder / "model"
+    model.mkdir()
+    tensors = {f"encoder.layer.{i}.a.weight": np.full(3, i, np.float32) for i in range(6)}
+    save_file({**tensors, "embeddings.b": np.ones(2, np.float32)}, model / "model.safetensors")
+    (model / "config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 3}')
+    (model / "vocab.txt").write_text("a\n")
+    return model
