@@ -53,7 +53,7 @@ def download(source: str, *, weights: bool = True, optimizer: bool = False) -> P
         unlisted = str(error).removeprefix(f"{name}: ")
         logger.warning(
             "%s, list of its files: %s; files that the cache lacks, such as modules.json of a "
-            "sentence encoder, are not missed", name, unlisted,
+            "sentence encoder, go unnoticed", name, unlisted,
         )  # fmt: skip
     check_listed(listed, source, weights=weights)
     settings = [*SETTINGS_FILES, *_below_parts(SETTINGS_FILES)]

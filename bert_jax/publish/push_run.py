@@ -118,8 +118,7 @@ def _why_not_kept(run: Workdir, words: int, step: int) -> str:
     known = description.read_description(run)
     if words not in config_of(known).checkpoint.words:
         return f"{words_seen.KEY}={words} {_KEEPS}"
-    steps = catalog.complete_steps(run.checkpoints)
-    if step > max(steps, default=0):
+    if step > max(catalog.complete_steps(run.checkpoints), default=0):
         return "the run did not get there yet"
     return f"{words_seen.KEY} has {words:,}, but {_gone(run, step)}"
 

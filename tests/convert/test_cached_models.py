@@ -17,7 +17,7 @@ from bert_jax.storage import hub as hub_names
 NAME = "hf:org/vectors"
 FILES = ("config.json", "modules.json", "tokenizer.json", "model.safetensors")
 OFFLINE = "huggingface_hub.constants.HF_HUB_OFFLINE"
-NOT_MISSED = "such as modules.json of a sentence encoder, are not missed"
+UNNOTICED = "such as modules.json of a sentence encoder, go unnoticed"
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_with_its_weights_it_is_taken_with_a_warning(
     folder = download(NAME)
     assert {path.name for path in folder.iterdir()} == {*FILES} - {"modules.json"}
     assert f"{NAME}, list of its files: is not in the cache" in caplog.text
-    assert NOT_MISSED in caplog.text
+    assert UNNOTICED in caplog.text
 
 
 def test_nothing_is_said_of_a_model_that_was_downloaded_whole(
