@@ -11,7 +11,6 @@ bert_jax/ablation/statistics.py. Of one seed, it is over examples only.
 import dataclasses
 import functools
 import json
-import os
 import re
 import shutil
 import time
@@ -262,17 +261,20 @@ def run_all(jobs: Sequence[Job], out: Path, at_once: int) -> Iterator[Run]:
 
 def finished(job: Job, out: Path, *, alone: bool) -> Run:
     """Returns a run; trains it and predicts the held-out examples, unless that is kept."""
+    from bert_jax.storage.atomic import write_bytes
+
     workdir = job.workdir(out)
     results, predictions, log = (
         workdir.with_name(f"{workdir.name}.{end}") for end in ("json", "tsv", "log")
     )
-    if not results.exists() or (job.keeps_model and not workdir.exists()):
+    # Its own results tell a model that is kept from one whose training was interrupted.
+    there = [results, *([workdir / "results.json"] if job.keeps_model else [])]
+    if not all(path.exists() for path in there):
         one, environment = ([], None) if alone else (["--cpu_devices=1"], ONE_CORE)
         run_command([*job.words, *one, f"--workdir={workdir}"], log, environment)
         words = [f"--model={workdir}", *job.task.held_out, f"--out={predictions}", "--overwrite"]
         run_command(["predict", *words], log, environment)
-        copy = shutil.copyfile(workdir / "results.json", results.with_suffix(".part"))
-        os.replace(copy, results)
+        write_bytes(results, (workdir / "results.json").read_bytes())
         if not job.keeps_model:
             shutil.rmtree(workdir)  # a checkpoint of a small model has some 100 MB
     fills = re.findall(r"([\d.]+%) real", log.read_text())

@@ -67,8 +67,10 @@ def _of_several(runs: Sequence[Status], unread: Mapping[str, UserError], refresh
     if spent := status_text.cost(*runs):
         page.text(f"Cost so far of all together: {spent}. Written {now()}.")
     logged = {name: run_page.Logged.of(run.logged) for name, run in zip(names, runs, strict=True)}
-    page.heading("Curves" if runs[1:] else f"Curves of {names[0]}")
-    if runs[1:]:
+    if len(runs) == 1:  # the others cannot be read
+        page.heading(f"Curves of {names[0]}")
+    else:
+        page.heading("Curves")
         page.text("Thick: held-out text; thin, in the same colour: training.")
     with _damage(page):
         run_page.add_curves(page, logged)

@@ -5,7 +5,6 @@ on each of them counts these restarts in WORKDIR/launch/NAME, and ends the job.
 """
 
 import dataclasses
-import functools
 import shlex
 import subprocess
 import time
@@ -17,7 +16,7 @@ from bert_jax.launch import programs
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
-from bert_jax.launch.sky.checks import check_sky, refuse, secret
+from bert_jax.launch.sky.checks import refuse, sky_checks
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import exit_code, find, get, name_of
 from bert_jax.launch.sky.task import of_a_node, task, tpu_slice
@@ -47,13 +46,10 @@ class Sky:
         return self.num_nodes * of_a_node(self.accelerators) * (tpu.devices if tpu else 1)
 
     def check(self, job: Job) -> None:
-        refuse(job, **dataclasses.asdict(self))
+        refuse(job, self.accelerators, self.num_nodes, self.infra)
 
     def checks(self, job: Job) -> Sequence[Check]:
-        secrets = (
-            Check(f"secret {name}", functools.partial(secret, name)) for name, _ in job.env_from
-        )
-        return [Check("sky", check_sky), *secrets]
+        return sky_checks(job)
 
     def render(self, job: Job) -> Rendering:
         file, archive = f"{job.name}.yaml", f"{job.bundle.name}.tar"

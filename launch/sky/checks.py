@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 
@@ -9,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import gpus
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job
-from bert_jax.launch.preflight import CheckFailedError, check_version
+from bert_jax.launch.preflight import Check, CheckFailedError, check_version
 from bert_jax.launch.sky.task import gpu_words, of_a_node, tpu_slice
 
 _VERSION = (0, 14)  # of the schema that tests check the task with
@@ -26,7 +27,7 @@ _CLOUDS = (
 _INFRA = re.compile(rf"({_CLOUDS}|\*)(/[^/]+){{0,2}}|(kubernetes|k8s)(/.+)?", re.IGNORECASE)
 
 
-def refuse(job: Job, *, accelerators: str, num_nodes: int, use_spot: bool, infra: str) -> None:
+def refuse(job: Job, accelerators: str, num_nodes: int, infra: str) -> None:
     """Raises UserError if SkyPilot would refuse the job; the arguments are as `backend.Sky`."""
     _refuse_accelerators(accelerators)
     if infra and not _INFRA.fullmatch(infra):
@@ -74,6 +75,13 @@ def _refuse_variables(job: Job) -> None:
             raise UserError(f"--env_from={name}={reference}: give {name}={name}: {why}")
 
 
+def sky_checks(job: Job) -> list[Check]:
+    secrets = (
+        Check(f"secret {name}", functools.partial(_secret, name)) for name, _ in job.env_from
+    )
+    return [Check("sky", check_sky), *secrets]
+
+
 def check_sky() -> str:
     """Returns the version of SkyPilot; CheckFailedError if it is too old."""
     printed = programs.call(["sky", "--version"]).strip()
@@ -81,8 +89,7 @@ def check_sky() -> str:
     return printed
 
 
-def secret(name: str) -> str:
-    """Returns that a secret is set; CheckFailedError if it is not."""
+def _secret(name: str) -> str:
     if not os.environ.get(name):
         raise CheckFailedError(f"{name} is not set", f"export {name}, which SkyPilot passes on")
     return f"{name} is set"

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import Hub, serve, use_endpoint
+from hub_server import Hub, go_offline, serve, use_endpoint
 from huggingface_hub import hf_hub_download
 
 from bert_jax.convert.hub_model import download
 from bert_jax.errors import UserError
-from bert_jax.storage import hub as hub_names
 
 NAME = "hf:org/vectors"
 FILES = ("config.json", "modules.json", "tokenizer.json", "model.safetensors")
-OFFLINE = "huggingface_hub.constants.HF_HUB_OFFLINE"
 UNNOTICED = "such as modules.json of a sentence encoder, go unnoticed"
 
 
@@ -33,8 +31,7 @@ def test_a_model_without_its_weights_is_not_in_the_cache(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf_hub_download("org/vectors", "config.json")
-    monkeypatch.setattr(OFFLINE, True)
-    hub_names.forget()
+    go_offline(monkeypatch)
     where = f"^{NAME}/model.safetensors: is not in the cache, and HF_HUB_OFFLINE is set; unset it"
     with pytest.raises(UserError, match=where):
         download(NAME)
@@ -47,8 +44,7 @@ def test_with_its_weights_it_is_taken_with_a_warning(
     for file in FILES:
         if file != "modules.json":
             hf_hub_download("org/vectors", file)
-    monkeypatch.setattr(OFFLINE, True)
-    hub_names.forget()
+    go_offline(monkeypatch)
     folder = download(NAME)
     assert {path.name for path in folder.iterdir()} == {*FILES} - {"modules.json"}
     assert f"{NAME}, list of its files: is not in the cache" in caplog.text
@@ -59,7 +55,6 @@ def test_nothing_is_said_of_a_model_that_was_downloaded_whole(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     download(NAME)
-    monkeypatch.setattr(OFFLINE, True)
-    hub_names.forget()
+    go_offline(monkeypatch)
     assert {path.name for path in download(NAME).iterdir()} == {*FILES}
     assert not caplog.text

@@ -169,6 +169,9 @@ def test_a_teacher_is_fine_tuned_once_and_measured_beside_its_students(
     run.clear()
     assert network_runs.teach(options, drawn).keys() == measured.keys()
     assert not run
+    (teachers[0] / "results.json").unlink()  # as if its training had been interrupted
+    network_runs.teach(options, drawn)
+    assert [flags["command"] for flags in run] == ["finetune", "predict"]
 
 
 def test_a_cut_model_has_layers_0_2_and_4(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from hub_server import Hub, commit_of, serve, use_endpoint
+from hub_server import Hub, commit_of, go_offline, serve, use_endpoint
 
 from bert_jax.errors import UserError
 from bert_jax.storage import hub
@@ -89,8 +89,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(
 
 
 def offline(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    use_endpoint(monkeypatch, server.endpoint)
+    go_offline(monkeypatch)
 
 
 def gone(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

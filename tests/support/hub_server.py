@@ -233,3 +233,11 @@ def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     if reset := getattr(utils, "reset_sessions", None):  # of releases before 1
         reset()
     hub.forget()
+
+
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HF_HUB_OFFLINE, which is read when the library is imported; names mean nothing yet."""
+    from bert_jax.storage import hub
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub.forget()
