@@ -1,7 +1,8 @@
 """XLA's compiler for NVIDIA GPUs, on a machine without GPU, driver or CUDA.
 
-The wheels jax-cuda13-plugin and jax-cuda13-pjrt hold it, outside site-packages: there, JAX would
-look for a GPU at every start. A GPU is described by the text form of XLA's GpuTargetConfigProto.
+The wheels jax-cuda13-plugin and jax-cuda13-pjrt hold it: those of the [cuda] extra, or copies
+outside the installed packages, since JAX looks for a GPU at every start once they are installed. A
+GPU is described by the text form of XLA's GpuTargetConfigProto.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from bert_jax.storage.reader_errors import one_line
 if TYPE_CHECKING:
     import jax
 
-GPU_COMPILER_VARIABLE = "BERT_JAX_GPU_COMPILER"  # folder with the two packages
+GPU_COMPILER_VARIABLE = "BERT_JAX_GPU_COMPILER"  # folder with the two packages (default: installed)
 
 _LIBRARY = Path("jax_plugins", "xla_cuda13", "xla_cuda_plugin.so")
 _PACKAGES = ("jax-cuda13-plugin", "jax-cuda13-pjrt")
@@ -77,7 +78,7 @@ def _load(where: Path) -> None:
     except (OSError, ImportError, AttributeError) as error:
         sys.path[:] = known
         raise UserError(
-            f"{GPU_COMPILER_VARIABLE}={where}: cannot be loaded ({one_line(error)}); its files are "
+            f"{_named()[1]}: cannot be loaded ({one_line(error)}); its files are "
             f"damaged, or of another system: {_how_to_install()}"
         ) from None
 
@@ -91,23 +92,31 @@ def _how_to_install() -> str:
 
 
 def folder() -> Path:
-    """Returns the folder that BERT_JAX_GPU_COMPILER names.
+    """Returns the folder of the compiler, which BERT_JAX_GPU_COMPILER names: by default that of the
+    installed packages.
 
     Raises:
-        UserError: it is not set, has no compiler, or one of another version than jaxlib.
+        UserError: there is none, it has no compiler, or one of another version than jaxlib.
     """
-    named, jaxlib = os.environ.get(GPU_COMPILER_VARIABLE, ""), importlib.metadata.version("jaxlib")
-    how = _how_to_install()
+    jaxlib, how, named, said = importlib.metadata.version("jaxlib"), _how_to_install(), *_named()
     if not named:
         raise UserError(f"the GPU compiler is not installed: {how}")
     where = Path(named).absolute()
     if not (where / _LIBRARY).is_file():
-        raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: no {_LIBRARY} there: {how}")
+        raise UserError(f"{said}: no {_LIBRARY} there: {how}")
     found = {_version(where, package) for package in _PACKAGES}
     if found != {jaxlib}:
-        versions = ", ".join(sorted(found))
-        raise UserError(f"{GPU_COMPILER_VARIABLE}={named}: {versions}, jaxlib is {jaxlib}: {how}")
+        raise UserError(f"{said}: {', '.join(sorted(found))}, jaxlib is {jaxlib}: {how}")
     return where
+
+
+def _named() -> tuple[str, str]:
+    """Returns the folder of the compiler, empty if there is none, and how messages name it."""
+    if named := os.environ.get(GPU_COMPILER_VARIABLE):
+        return named, f"{GPU_COMPILER_VARIABLE}={named}"
+    installed = importlib.metadata.distributions(name=_PACKAGES[-1])
+    where = next((str(package.locate_file("")) for package in installed), "")
+    return where, where
 
 
 def name() -> str:

@@ -8,18 +8,21 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compiled_reports import compile_for, refused_here
-from gpu_compiler import needs_gpu_compiler
+from gpu_compiler import FOLDER, needs_gpu_compiler
 
 from bert_jax import cli
 from bert_jax.aot import gpu_compiler
 from bert_jax.commands import compile as compile_command
 from bert_jax.config.schema import ModelConfig
+from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn
 from bert_jax.training import resolve
 
@@ -51,14 +54,35 @@ def test_without_the_compiler_one_line_says_how_to_get_it(say, monkeypatch, tmp_
     assert f"{gpu_compiler.GPU_COMPILER_VARIABLE}={tmp_path}: no " in line
 
 
+def test_the_compiler_of_an_installed_extra_is_found(monkeypatch, tmp_path) -> None:
+    library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
+        _describe(tmp_path, package, JAXLIB)
+    monkeypatch.delenv(gpu_compiler.GPU_COMPILER_VARIABLE, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert gpu_compiler.folder() == tmp_path
+    _describe(tmp_path, "jax_cuda13_pjrt", "0.1.0")
+    with pytest.raises(UserError, match=rf"^{tmp_path}: .*, jaxlib is {JAXLIB}: pip install"):
+        gpu_compiler.folder()
+
+
+def _describe(folder: Path, package: str, version: str) -> None:
+    """Writes what pip records of an installed package."""
+    for older in folder.glob(f"{package}-*.dist-info"):
+        shutil.rmtree(older)
+    about = folder / f"{package}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n", "utf-8")
+
+
 def test_a_compiler_of_another_jaxlib_is_refused(say, monkeypatch, tmp_path) -> None:
     library = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
     library.parent.mkdir(parents=True)
     library.touch()
     for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
-        about = tmp_path / f"{package}-0.1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Name: {package}\nVersion: 0.1.0\n", "utf-8")
+        _describe(tmp_path, package, "0.1.0")
     monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
     code, line = say("--config=base", "--topology=h100-1")
     assert code == 1
@@ -80,12 +104,10 @@ def test_a_damaged_compiler_is_one_line_and_changes_nothing(
     library.parent.mkdir(parents=True)
     library.write_bytes(b"cut off")
     for package in ("jax_cuda13_plugin", "jax_cuda13_pjrt"):
-        about = tmp_path / f"{package}-{JAXLIB}.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Name: {package}\nVersion: {JAXLIB}\n", "utf-8")
+        _describe(tmp_path, package, JAXLIB)
     # pip lists compiled files that Python may delete.
     listed = f"{library.relative_to(tmp_path)},{recorded}\n__pycache__/gone.pyc,,\n"
-    (about / "RECORD").write_text(listed, "utf-8")
+    (tmp_path / f"{package}-{JAXLIB}.dist-info" / "RECORD").write_text(listed, "utf-8")
     monkeypatch.setenv(gpu_compiler.GPU_COMPILER_VARIABLE, str(tmp_path))
     before, path = dict(os.environ), [*sys.path]
     code, said = say("--config=base", "--topology=h100-1")
@@ -228,6 +250,52 @@ def test_a_step_of_each_objective_has_the_products_that_are_meant(
     found = phase["analysis"]
     assert found["wide"] == {}
     assert {line.partition(":")[0] for line in found["by_design"]} == {*designed}
+
+
+# A driver that has one GPU, and notes when it is used.
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags) {
+  fclose(fopen(getenv("DRIVER_USED"), "w"));
+  return 0;
+}
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+"""
+# What JAX looks for before it asks the driver.
+ONE_GPU = "from jax._src import hardware_utils as h; h._NVIDIA_GPU_DEVICES = ('/dev/null',)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@needs_gpu_compiler
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_gpu_of_this_machine_is_left_alone(tmp_path) -> None:
+    """A run asks the driver for it; `compile` does not, with the compiler of a [cuda] extra."""
+    (tmp_path / "driver.c").write_text(DRIVER, "utf-8")
+    cc = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "driver.c"]
+    subprocess.run(cc, cwd=tmp_path, check=True)
+    used = tmp_path / "used"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), FOLDER]), "LD_LIBRARY_PATH": str(tmp_path),
+        "DRIVER_USED": str(used), gpu_compiler.GPU_COMPILER_VARIABLE: "",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the libraries of CUDA, which are not here
+    }  # fmt: skip
+
+    def run(program: str, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", ONE_GPU + program, *words],
+            env=environment, capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
+
+    run("import jax; jax.devices()")
+    assert used.exists()
+    used.unlink()
+    one = "--config=tiny", "--config.model.num_hidden_layers=1", "--phase=0", "--topology=h100-1"
+    done = run("from bert_jax.cli import main; raise SystemExit(main())", "compile", *one)
+    assert done.returncode == 0, done.stderr
+    assert not used.exists()
 
 
 @pytest.mark.slow
