@@ -1,7 +1,7 @@
 """`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections.
 
-A .py file is executed; a .yaml, .yml or .json file is read, by `values_file.get_config`: for it,
-ml_collections gets the path of that module with the file as its argument.
+A .py file is executed; a .yaml, .yml or .json file is read. ml_collections gets the path of
+`typed_file` with that of the file as its argument.
 """
 
 import functools
@@ -34,7 +34,7 @@ ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
 _VOCABULARY = "vocab_size"
 _JOINED = (_FLAG, "module")
-_READ = f"{values_file.__file__}:"  # before the path of a file of values
+_READ = f"{Path(__file__).with_name('typed_file.py')}:"  # before the path of a file
 
 
 def define_config(
@@ -58,7 +58,7 @@ def define_config(
         _check_overrides(path, argv)
     config_flags.DEFINE_config_file(
         _FLAG,
-        path and str(path),
+        path and f"{_READ}{path}",
         f"a shipped {kind} ({', '.join(names)}) or the path of a .py, .yaml or .json file; "
         f"--{_FLAG}.{example} overrides a value"
         f"{f' (default {default})' if default else ''}",
@@ -81,7 +81,7 @@ def with_paths(argv: Sequence[str], *, ablation: bool = False) -> list[str]:
         if word.startswith(f"--{_FLAG}="):
             name = word.partition("=")[2]
             path = _find(name, f"--config={name}")
-            words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
+            words[i] = f"--{_FLAG}={_READ}{path}"
             _check_overrides(path, words, functools.partial(check_kind, name, ablation=ablation))
     return words
 
@@ -181,7 +181,7 @@ def load(
 
 def values_of(name: str) -> dict[str, Any]:
     """Returns the values of a shipped config by name, or of a file; raises UserError as `load`."""
-    return dict(plain(_execute(_find(name, name))))
+    return dict(plain(execute(_find(name, name))))
 
 
 def load_values(
@@ -255,7 +255,8 @@ def _run(path: Path) -> dict[str, Any]:
     return runpy.run_path(str(path))
 
 
-def _execute(path: Path) -> ConfigDict:
+def execute(path: Path) -> ConfigDict:
+    """Returns what a config file has; UserError if it is of another kind, or fails."""
     if _is_values(path):
         return values_file.get_config(str(path))
     try:
@@ -273,7 +274,7 @@ def _check_overrides(
     check: Callable[[Mapping[str, Any]], object] = lambda values: None,
 ) -> None:
     """check: of the values of the file."""
-    values = plain(_execute(path))
+    values = plain(execute(path))
     check(values)
     known = flatten(values)
     for word in words:

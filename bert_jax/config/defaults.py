@@ -1,11 +1,12 @@
 """The defaults of all settings, as a config file returns them."""
 
 import dataclasses
+import types
 import typing
 from typing import Any, Final
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference, placeholder
 
 from bert_jax.config.schema import Config
 
@@ -60,8 +61,29 @@ def config_dict(config: Any) -> ConfigDict:
             value = tuple(map(config_dict, value))
         elif dataclasses.is_dataclass(value):
             value = config_dict(value)
-        elif value is None:  # keeps the type of what may be set
-            base = typing.get_args(hints[field.name])[0]
-            value = placeholder(str if typing.get_origin(base) is typing.Literal else base)
+        elif value is None:
+            value = _unset(hints[field.name])
         values[field.name] = value
     return values
+
+
+def typed(values: ConfigDict, part: Any = Config) -> ConfigDict:
+    """Gives each setting of `part` that is None the type of what may be set: an assigned None and
+    `copy_and_resolve_references` take it away, and ml_collections then refuses every flag."""
+    for name, hint in typing.get_type_hints(part).items():
+        if name not in values:
+            continue
+        value, kinds = values[name], typing.get_args(hint)
+        if values.get_type(name) is types.NoneType and types.NoneType in kinds:
+            values[name] = _unset(hint)
+        kind = kinds[0] if isinstance(value, tuple) else hint
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, ConfigDict) and dataclasses.is_dataclass(kind):
+                typed(inner, kind)
+    return values
+
+
+def _unset(hint: Any) -> FieldReference:
+    """Returns a None that may become what a hint, such as `float | None`, has besides."""
+    base = typing.get_args(hint)[0]
+    return placeholder(str if typing.get_origin(base) is typing.Literal else base)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import refusals
+from absl import flags
 from ml_collections import ConfigDict
 
 from bert_jax import cli
-from bert_jax.config.config_files import load, load_values
+from bert_jax.config.config_files import define_config, load, load_values, read_config, with_paths
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten, from_dict, plain, to_dict
 from bert_jax.config.shipped import shipped
@@ -317,26 +318,45 @@ def test_windows_without_effect_are_read_from_a_record_and_may_be_switched_off(
     assert found.model.local_rope_theta == 160_000.0
 
 
-def test_overrides_reach_the_config() -> None:
-    from absl import flags
-
-    from bert_jax.config.config_files import define_config, read_config, with_paths
-
-    words = with_paths(
-        ["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"]
-    )
+def typed_at(*typed: str) -> Config:
+    """The configuration of words on a command line."""
+    words = with_paths([*typed])
     values = flags.FlagValues()
     define_config(values, words)
     values(["pretrain", *words])
     assert isinstance(values["config"].value, ConfigDict)
-    config = read_config(values)
+    return read_config(values)
+
+
+def test_overrides_reach_the_config() -> None:
+    config = typed_at("--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8")
     assert config.phases[0].steps == 7
     assert config.optimizer.eps == 1e-8
 
 
-def test_the_name_may_follow_the_flag() -> None:
-    from bert_jax.config.config_files import with_paths
+UNSET = {
+    "mask_rate": 0.15,
+    "mask_share": 0.7,
+    "source_weights": "books=2",
+    "language_smoothing": 0.5,
+}
 
+
+@pytest.mark.parametrize("name", [*shipped(), ""])
+def test_values_of_every_phase_can_be_set_on_the_command_line(name: str, tmp_path: Path) -> None:
+    """Also where the file copies phases, or sets a value to None."""
+    config = name
+    if not name:
+        config = str(tmp_path / "mine.py")
+        body = "config.phases = [config.phases[0].copy_and_resolve_references()]"
+        write(tmp_path / "mine.py", f"{body}\n    config.phases[0].mask_rate = None")
+    last = len(load(config).phases) - 1
+    given = [f"--config.phases[{last}].{key}={value}" for key, value in UNSET.items()]
+    phase = typed_at(f"--config={config}", *given).phases[last]
+    assert {key: getattr(phase, key) for key in UNSET} == UNSET
+
+
+def test_the_name_may_follow_the_flag() -> None:
     assert with_paths(["--config", "tiny"]) == with_paths(["--config=tiny"])
 
 
