@@ -10,7 +10,8 @@ Not measured here.
 
 Differences from the release: as in `modernbert_base`, including bfloat16 activations; batches are
 those of ModernBERT-base (4,608 rows of 1,024 tokens), and so are the warmup of 3 billion tokens and
-b2 = 0.98, which the paper does not give for each size.
+b2 = 0.98, which the paper does not give for each size. The local theta is the release's, 160,000,
+from the first step; which one its first phase had is not known here.
 
 Hours by the TPU compiler, layers in a loop (docs/compile.md): first phase 49.9 on v5e-16 and 49.0
 on v5p-16, second 7.9 on either; the third is not compiled.

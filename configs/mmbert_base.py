@@ -10,8 +10,8 @@ memory); StableAdamW with b2 = 0.95, eps 1e-8, decay 8e-5, rate 8e-4. With Gemma
 256,000 entries 307,786,240 parameters. Not measured here.
 
 Differences from the release: as in `modernbert_base`, including bfloat16 activations; batches are
-those of ModernBERT-base. All languages of the store are read in every phase: leave one out of an
-early phase by a source weight of 0.
+those of ModernBERT-base; the local theta is as in `ettin_17m`. All languages of the store are read
+in every phase: leave one out of an early phase by a source weight of 0.
 """
 
 from ml_collections import ConfigDict

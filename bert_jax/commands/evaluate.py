@@ -46,7 +46,7 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         flags.DEFINE_enum(name, None, list(choices), help_text, flag_values=values)
     define_weights(values)
     form = (
-        "evaluation setting: own (default, as the run was trained), PAIRING/MASKING, such as "
+        "evaluation setting: own (default, as config.data of the run), PAIRING/MASKING, such as "
         "single/span, or PAIRING/MASKING@RATE (may be repeated)"
     )
     flags.DEFINE_multi_string("form", [], form, flag_values=values)

@@ -149,6 +149,13 @@ def from_config_json(
 
 def _layout(values: Mapping[str, Any], where: str) -> Layout:
     kind = values.get("model_type", BERT.model_type)
+    classes = values.get("architectures")
+    named = str(classes[0]) if isinstance(classes, list) and classes else "Bert"
+    if "model_type" not in values and not named.startswith("Bert"):
+        raise UserError(
+            f"{where}: model_type is missing, and architectures={shown(classes)} is not BERT's; "
+            f"add it, one of {', '.join(BY_TYPE)}"
+        )
     if not isinstance(kind, str) or kind not in BY_TYPE:
         known = ", ".join(map(repr, BY_TYPE))
         raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")

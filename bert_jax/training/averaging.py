@@ -5,6 +5,7 @@ far. So it never contains the initial weights, unlike a copy of these that decay
 which after 600 steps with d = .999 still has 55 % of them. Skipped updates count for nothing.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -29,5 +30,6 @@ def average(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
         params: the weights after it.
         updates: int32 scalar, updates done, this one included.
     """
-    share = (1 - decay) / (1 - decay ** updates.astype(jnp.float32))
+    # In float32, 1 - d^t would lose its digits where d is near 1.
+    share = (1 - decay) / -jnp.expm1(math.log(decay) * updates.astype(jnp.float32))
     return jax.tree.map(lambda e, p: e + share * (p - e), ema, params)

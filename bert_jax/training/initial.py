@@ -65,6 +65,7 @@ from bert_jax.workdir.layout import Workdir, split_step
 
 _POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
 _THETA = "global_rope_theta"  # which phases may set
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _POSITION_TABLE = ("embeddings", "position")  # the end of its path
 
 
@@ -319,6 +320,8 @@ def _read(config: Config, data: RunData) -> InitialState:
         optimizer = dataclasses.replace(optimizer, leaves=leaves)
         others = initial_encoder.with_own_paths(others, config)
         others = optimizer_state.taken_average(others, params, config)
+    if not config.task.name:
+        left_out += _other_dropout(config.model, model)
     found = _fitted(params, optimizer, config, vocabulary)
     notes, leaves = (*found.notes, *left_out), {**found.leaves, **others}
     return dataclasses.replace(found, leaves=leaves, origin=origin, notes=notes, words=words)
@@ -383,6 +386,15 @@ def _fitted(
     return InitialState(
         leaves | carried, groups, arrays_digest(params, carried), copied, tuple(notes)
     )
+
+
+def _other_dropout(ours: ModelConfig, theirs: ModelConfig) -> tuple[str, ...]:
+    """Returns a line on the rates at which a run drops values, if the model has others."""
+    given = {name: getattr(theirs, name) for name in _DROPOUTS}
+    if given == {name: getattr(ours, name) for name in _DROPOUTS}:
+        return ()
+    flags = " ".join(f"--config.model.{name}={rate}" for name, rate in given.items())
+    return (f"the model has other dropout than this run: {flags}",)
 
 
 def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:

@@ -154,10 +154,13 @@ def _sum(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     return total
 
 
-def count_examples(store: TokenStore, batches: Batches, most_slots: int) -> ExampleCounts:
-    """Counts epoch 0, or its first batches in shuffled order up to `most_slots` token positions."""
+def count_examples(
+    store: TokenStore, batches: Batches, most_slots: int, most_batches: int | None = None
+) -> ExampleCounts:
+    """Counts epoch 0, or its first batches in shuffled order up to `most_slots` token positions, or
+    `most_batches`."""
     counts = ExampleCounts(len(store.sources), store.special.mask)
-    for index in range(batches.batches_once):
+    for index in range(min(batches.batches_once, most_batches or batches.batches_once)):
         counts.add(batches.evaluation_batch(index))
         if counts.slots >= most_slots:
             break

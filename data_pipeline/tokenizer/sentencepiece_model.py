@@ -59,11 +59,11 @@ def train_model(
     first = next(lines, None)
     if first is None:
         raise UserError(_NO_TEXT)
-    out = io.BytesIO()
+    out, failed = io.BytesIO(), list[UserError]()
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chain([first], lines),
+            sentence_iterator=_watched(chain([first], lines), failed),
             model_writer=out,
             model_type=algorithm,
             vocab_size=vocab_size,
@@ -76,8 +76,19 @@ def train_model(
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
+        if failed:
+            raise failed[0] from None
         raise UserError(_reason(str(error), vocab_size)) from None
     return out.getvalue()
+
+
+def _watched(lines: Iterator[str], failed: list[UserError]) -> Iterator[str]:
+    """Yields the lines; notes an error of their source: the trainer keeps only its text."""
+    try:
+        yield from lines
+    except UserError as error:
+        failed.append(error)
+        raise
 
 
 def _reason(message: str, vocab_size: int) -> str:

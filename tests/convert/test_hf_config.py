@@ -42,6 +42,15 @@ def test_a_missing_size_is_named(name: str) -> None:
         from_config_json({key: REQUIRED[key] for key in REQUIRED if key != name}, "config.json")
 
 
+def test_without_its_type_a_model_of_another_class_is_named() -> None:
+    """Its weights would be looked for by BERT's names."""
+    for classes in (["BertForMaskedLM"], [], None):
+        from_config_json(REQUIRED | {"architectures": classes}, "config.json")
+    given = REQUIRED | {"architectures": ["ModernBertForMaskedLM"]}
+    with pytest.raises(UserError, match=r"^config.json: model_type is missing, and .* modernbert"):
+        from_config_json(given, "config.json")
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta-prelayernorm"])
 def test_relative_positions_are_refused(kind: str) -> None:
     values = REQUIRED | {"model_type": kind, "position_embedding_type": "relative_key"}

@@ -78,6 +78,14 @@ def test_a_list_of_kinds_is_every_nth_layer(layers, kinds, every):
     assert read(again) == found
 
 
+@pytest.mark.parametrize("named", ["global", "local"])
+def test_a_null_theta_beside_a_list_by_kind_says_nothing(named):
+    """As in transformers 5, whether the other one is given or not."""
+    other = {"global": "local", "local": "global"}[named]
+    for given in ({}, {f"{other}_rope_theta": read(NEW).__dict__[f"{other}_rope_theta"]}):
+        assert read(NEW | given | {f"{named}_rope_theta": None}) == read(NEW)
+
+
 @pytest.mark.parametrize(
     ("values", "change", "says"),
     [
@@ -85,7 +93,8 @@ def test_a_list_of_kinds_is_every_nth_layer(layers, kinds, every):
         (NEW, {"layer_types": KINDS[:4]}, "layer_types=.* 0, n, 2n, … should be"),
         (NEW, {"layer_types": ["full_attention", 7, *KINDS[2:]]}, "layer_types=.* is not"),
         (NEW, {"layer_types": "full_attention"}, "layer_types='full_attention' is not supported"),
-        (NEW, {"num_hidden_layers": "5"}, "layer_types=.* is not supported"),
+        (NEW, {"num_hidden_layers": "5"}, "num_hidden_layers='5' should be int"),
+        (NEW, {"num_hidden_layers": True}, "num_hidden_layers=True should be int"),
         (NEW, {"layer_types": 5}, "layer_types=5 is not supported"),
         (NEW, {"global_attn_every_n_layers": 3}, "layer_types=.*, n the global_attn_every"),
         (OLD, {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 should be from 1"),

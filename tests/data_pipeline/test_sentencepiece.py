@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -322,6 +323,18 @@ def test_a_model_that_was_cut_off_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.model").write_bytes(model[: len(model) // 2])
     with pytest.raises(UserError, match=r"x\.model: not a SentencePiece model"):
         Tokenizer.load(tmp_path / "x.model")
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_an_error_of_the_text_is_the_error(algorithm: str) -> None:
+    """The trainer makes another of it, with lines of source."""
+
+    def damaged() -> Iterator[str]:
+        yield from HARD
+        raise UserError("wiki_00: ends inside an article")
+
+    with pytest.raises(UserError, match=r"^wiki_00: ends inside an article$"):
+        train_model(damaged(), 91, algorithm, lowercase=False)
 
 
 def test_the_file_recognizes_specials_and_joins_pairs(trained: Trained) -> None:

@@ -19,6 +19,7 @@ from bert_jax.convert import weights as names
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune import runs
+from bert_jax.training.averaging import average
 from bert_jax.training.loop import pretrain
 from bert_jax.training.options import RunOptions
 from bert_jax.training.step import make_step_functions
@@ -53,6 +54,14 @@ def trained(config: Config, steps: int, bad: tuple[int, ...] = ()) -> tuple[Any,
                 seen.append(jax.tree.map(np.asarray, state["params"]))
         assert program.train._cache_size() == 1
     return program, state, seen
+
+
+@pytest.mark.parametrize("decay", [0.999, 0.999999, 0.99999999])
+def test_a_decay_near_one_is_the_mean(decay: float) -> None:
+    ema = np.float32(0)
+    for update in range(1, 6):
+        ema = average(ema, np.float32(update), decay, np.int32(update))
+    assert ema == pytest.approx(3, rel=2e-3)  # 3.002 with .999
 
 
 @pytest.mark.parametrize("bad", [(), (0, 3)], ids=["all", "skipped"])

@@ -70,6 +70,18 @@ def test_a_run_starts_with_every_bit_of_its_model(
     assert_same(exported(tmp_path / "run"), whole)
 
 
+def test_other_dropout_than_the_model_has_is_said(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    said = "the model has other dropout than this run"
+    loop.pretrain(unmoved(store, init=f"{source}/run@1"), tmp_path / "same")
+    assert said not in capsys.readouterr().out
+    other = {"init": f"{source}/run@1", "model__hidden_dropout_prob": 0.25}
+    loop.pretrain(unmoved(store, **other), tmp_path / "run")
+    rate = small_config(store).model.hidden_dropout_prob
+    assert f"{said}: --config.model.hidden_dropout_prob={rate} " in capsys.readouterr().out
+
+
 def test_an_earlier_step_of_a_run_can_be_named(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -284,13 +285,28 @@ def test_inspect_shows_the_values_of_the_phase(
              "phases[0].mask_rate_end=0.15", "phases[0].mask_share=1.0",
              "phases[0].random_share=0.0")  # fmt: skip
     flags = [f"--config.{each}" for each in sizes]
-    for split, rate, mask in (("train", "30.00%, to 15.00%", "100.00%"),
+    for split, rate, mask in (("train", "30.00%, by steps towards 15.00%", "100.00%"),
                               ("held_out", "15.00%, rounded", "80.00%")):  # fmt: skip
         words = ("data", "inspect", f"--store={store.path}", f"--split={split}")
         assert cli.main([*words, "--config=tiny", *flags]) == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert rate in shown
         assert mask in shown
+
+
+def test_inspect_counts_the_steps_of_a_rate_that_changes(
+    store: TokenStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later rows of the epoch would have the last rate, which no step of the phase has."""
+    sizes = ("model.max_position_embeddings=32", "phases[0].seq_length=32", "phases[0].steps=2",
+             "phases[0].max_predictions=16", "phases[0].mask_rate=0.4", "phases[0].batch_size=8",
+             "phases[0].mask_rate_end=0.1")  # fmt: skip
+    words = ("data", "inspect", f"--store={store.path}", "--config=tiny")
+    assert cli.main([*words, *(f"--config.{each}" for each in sizes)]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert re.search(r" rows 16 of [\d,]+ ", shown)
+    (found,) = re.findall(r"predictions / tokens ([\d.]+)%", shown)
+    assert 25 < float(found) < 40  # 40 % and 25 % of each example
 
 
 def test_examples_are_written_as_the_phase_reads_them(

@@ -68,6 +68,7 @@ def _every(values: Mapping[str, Any]) -> int:
     given, kinds = values.get(_EVERY), values.get("layer_types")
     if kinds is None:
         return int(checked(_DEFAULT_EVERY if given is None else given, Layers, _EVERY))
+    checked(values["num_hidden_layers"], Layers, "num_hidden_layers")
     count = len(kinds) if isinstance(kinds, list) else 0
     candidates = [_DEFAULT_EVERY, *range(1, count + 1)] if given is None else [given]
     for every in candidates:
@@ -114,7 +115,7 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(
                 f"rope_parameters.{kind}={shown(given)}: only plain angles are supported"
             )
-        if key in values and own["rope_theta"] != old:
+        if values.get(key) is not None and own["rope_theta"] != old:
             raise UserError(
                 f"{key}={shown(old)} differs from rope_parameters.{kind}; make them agree"
             )
