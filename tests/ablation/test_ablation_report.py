@@ -15,7 +15,7 @@ from corpus import small_store
 from bert_jax.ablation import plan, record, report_files, results, sentences, spec, statistics
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.state import RunState
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics import run_records
@@ -185,7 +185,7 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
 def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "pairs": {"data.pairing": "nsp"}}
     file = ablated.write(tmp_path, variants=variants, seeds=(0, 1))
-    values = plain(_execute(file)) | {"store": str(store.path)}
+    values = plain(execute(file)) | {"store": str(store.path)}
     plans = spec.plan_digests(spec.runs(spec.parse_ablation(values)), {str(store.path): store})
     assert plans["token/0"] == plans["span/0"]
     assert len({plans[name] for name in ("token/0", "token/1", "pairs/0", "pairs/1")}) == 4

@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.ablation import budget, record, spec, tasks
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.stores import open_stores
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
@@ -44,7 +44,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def read(path: Path, store: TokenStore) -> spec.Ablation:
-    return spec.parse_ablation(plain(_execute(path)) | {"store": str(store.path)})
+    return spec.parse_ablation(plain(execute(path)) | {"store": str(store.path)})
 
 
 @pytest.mark.parametrize(

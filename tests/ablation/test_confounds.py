@@ -20,7 +20,7 @@ from bert_jax import cli
 from bert_jax.ablation import budget, record, report_files, sentences, spec
 from bert_jax.ablation.budget import Budget
 from bert_jax.ablation.results import Results
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.serialization import plain
 from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -117,10 +117,10 @@ def test_consequences_are_those_of_the_file(tmp_path, store):
     assert "with 40 % fewer updates (a consequence of the setting)" in line
     assert "not attributable" not in line
     path = shipped_ablations()["ablations/packing"]
-    assert plain(_execute(path))["consequences"] == ["steps"]
+    assert plain(execute(path))["consequences"] == ["steps"]
     with pytest.raises(UserError, match="consequences"):
         spec.parse_ablation(
-            plain(_execute(path)) | {"consequences": ["flops"], "store": str(store.path)}
+            plain(execute(path)) | {"consequences": ["flops"], "store": str(store.path)}
         )
 
 
@@ -211,7 +211,7 @@ def test_the_plan_says_before_the_runs_what_a_verdict_would_say(tmp_path, store,
 def test_the_shipped_nsp_compares_nothing_but_its_setting(tmp_path):
     """At equal real tokens its packed variants have as many updates, positions and FLOPs."""
     store = small_store(tmp_path / "store", documents=300, sentences=60)
-    values = plain(_execute(shipped_ablations()["ablations/nsp"])) | {"store": str(store.path)}
+    values = plain(execute(shipped_ablations()["ablations/nsp"])) | {"store": str(store.path)}
     ablation, spent = budget.equalize_budgets(spec.parse_ablation(values), {str(store.path): store})
     reference = spent[ablation.reference]
     said = {name: budget.contrast(each, reference).text for name, each in spent.items()}
@@ -281,7 +281,7 @@ def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
 
     def claimed(*seeds: int) -> None:
         file = ablated.write(tmp_path, seeds=seeds)
-        values = plain(_execute(file)) | {"store": str(store.path)}
+        values = plain(execute(file)) | {"store": str(store.path)}
         record.claim(made.dir, spec.parse_ablation(values))
 
     claimed(0, 1, 2, 3)  # before any report: no matter
@@ -342,7 +342,7 @@ def test_seeds_added_to_an_ablation_that_an_earlier_version_reported_are_said(
     known = json.loads(path.read_text())
     path.write_text(json.dumps({key: known[key] for key in ("config", "store")}))
     (made.workdir / "report.json").write_text("{}")
-    values: dict[str, Any] = plain(_execute(ablated.write(tmp_path, seeds=(0, 1, 2, 3))))
+    values: dict[str, Any] = plain(execute(ablated.write(tmp_path, seeds=(0, 1, 2, 3))))
     record.claim(made.dir, spec.parse_ablation(values | {"store": str(store.path)}))
     (line,) = sentences.added_seeds(made.results())
     assert line.startswith("Seeds added after the first report: 3 (")
@@ -378,7 +378,7 @@ def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path,
 )
 def test_a_wrong_comparison_is_one_line(pair, said, tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
-    values = plain(_execute(ablated.write(tmp_path, variants=variants)))
+    values = plain(execute(ablated.write(tmp_path, variants=variants)))
     with pytest.raises(UserError, match="config.against: " + re.escape(said)):
         spec.parse_ablation(values | {"store": str(store.path), "against": list(pair.items())})
 

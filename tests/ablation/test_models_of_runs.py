@@ -13,7 +13,7 @@ from small_task import write_task
 from bert_jax.ablation import budget, record, spec
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.aot import lower
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -35,7 +35,7 @@ def wide_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values_of(folder: Path, store: TokenStore, **options: Any) -> dict[str, Any]:
-    values: dict[str, Any] = plain(_execute(ablated.write(folder, **options)))
+    values: dict[str, Any] = plain(execute(ablated.write(folder, **options)))
     return values | {"store": str(store.path)}
 
 

@@ -12,7 +12,7 @@ from bert_jax.ablation import run as runner
 from bert_jax.ablation import spec, state
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.state import RunState
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.serialization import plain
 from bert_jax.errors import UserError
 from bert_jax.storage.locks import FileLock
@@ -38,7 +38,7 @@ class Recorded(runner.Runner):
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     store = small_store(tmp_path / "store")
     file = ablated.write(tmp_path)
-    ablation = spec.parse_ablation(plain(_execute(file)) | {"store": str(store.path)})
+    ablation = spec.parse_ablation(plain(execute(file)) | {"store": str(store.path)})
 
     def make(**options: Any) -> Recorded:
         made = Recorded(ablation, AblationDir.open(tmp_path / "A"), spec.runs(ablation), **options)

@@ -18,7 +18,7 @@ from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, finetune, pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config import ablation as config_ablation
-from bert_jax.config.config_files import _execute, load, read_config
+from bert_jax.config.config_files import execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.config.shipped import shipped, shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -33,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def values_of(path: Path, store: TokenStore) -> dict[str, Any]:
-    values: dict[str, Any] = plain(_execute(path))
+    values: dict[str, Any] = plain(execute(path))
     return values | {"store": str(store.path)}
 
 

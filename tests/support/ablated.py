@@ -13,7 +13,7 @@ from bert_jax.ablation.layout import AblationDir
 from bert_jax.ablation.measured import Measured
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.state import RunState
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.training.per_example import PerExample
@@ -116,7 +116,7 @@ def made_results(
         name.format(each): {"optimizer.eps": 1e-6 + 1e-9 * n} for n, each in enumerate(names)
     }
     file = write(folder, variants=variants, seeds=tuple(range(seeds)))
-    values = plain(_execute(file)) | {"store": str(store.path)}
+    values = plain(execute(file)) | {"store": str(store.path)}
     ablation, planned = budget.equalize_budgets(
         spec.parse_ablation(values), {str(store.path): store}
     )

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.ablation import budget, record, results, spec, tasks
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.checkpoint import catalog
-from bert_jax.config.config_files import _execute
+from bert_jax.config.config_files import execute
 from bert_jax.config.recorded import recorded
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -35,7 +35,7 @@ class MadeRuns:
         self.workdir, self.store = folder / "A", store
         self.dir = AblationDir.open(self.workdir)
         self.file = ablated.write(folder, **options)
-        values = plain(_execute(self.file)) | {"store": str(store.path)}
+        values = plain(execute(self.file)) | {"store": str(store.path)}
         ablation, self.planned = budget.equalize_budgets(
             spec.parse_ablation(values), {str(store.path): store}
         )
