@@ -219,6 +219,11 @@ def path_of(values: flags.FlagValues) -> Path:
     return Path(config_flags.get_config_filename(values[_FLAG]).removeprefix(_READ))
 
 
+def as_typed(word: str) -> str:
+    """Returns the word of a flag without what only ml_collections needs of it."""
+    return word.replace(f"--{_FLAG}={_READ}", f"--{_FLAG}=", 1)
+
+
 def words_of(values: flags.FlagValues) -> str:
     """Returns the parsed flag and its overrides, to be typed again."""
     path, changed = path_of(values), config_flags.get_override_values(values[_FLAG])

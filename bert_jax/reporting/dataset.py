@@ -107,9 +107,7 @@ def inspect(
     split = store.train if split_name == "train" else store.held_out
     data, shape = read_as(config, split, config.phases[phase])
     batches = phase_batches(config, store, split, config.phases[phase])
-    # A rate that changes is that of a step.
-    of_phase = None if shape.mask_rate_end is None else shape.steps
-    counts = count_examples(store, batches, MOST_SLOTS, of_phase)
+    counts = count_examples(store, batches, MOST_SLOTS, shape.steps if shape.mask_rate_end else None)
     shown = _first_examples(store, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, data, store) for example in shown]
     lengths = {
