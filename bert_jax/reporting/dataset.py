@@ -10,7 +10,7 @@ import rich.text
 from etils import epath
 from rich.table import Table
 
-from bert_jax.config.schema import Config, DataConfig
+from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.analysis.inspect import (
     Lengths,
@@ -107,7 +107,7 @@ def inspect(
     split = store.train if split_name == "train" else store.held_out
     data, shape = read_as(config, split, config.phases[phase])
     batches = phase_batches(config, store, split, config.phases[phase])
-    counts = count_examples(store, batches, MOST_SLOTS, shape.steps if shape.mask_rate_end else None)
+    counts = count_examples(store, batches, MOST_SLOTS, _steps_to_count(shape))
     shown = _first_examples(store, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, data, store) for example in shown]
     lengths = {
@@ -164,6 +164,11 @@ def _next_steps(path: Path | str, words: str) -> list[tuple[str, str]]:
     """The command that trains on the examples, none for a config of a program."""
     command = f"pretrain {words} --config.data.store={shlex.quote(str(path))} --workdir=run"
     return [("Train on these examples:", f"{program()} {command}")] if words else []
+
+
+def _steps_to_count(shape: PhaseConfig) -> int | None:
+    """Returns those of a phase whose mask rate is that of the step; None: the epoch's."""
+    return None if shape.mask_rate_end is None else shape.steps
 
 
 def _first_examples(
