@@ -69,11 +69,12 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
 def typed(values: flags.FlagValues) -> str:
     """Returns the line of `ablate run` with the flags that were given, a shipped file by its
     name."""
+    from bert_jax.config.config_files import as_typed
     from bert_jax.config.shipped import shipped_ablations
     from bert_jax.runtime.program import program
 
     names = {f"--config={path}": f"--config={name}" for name, path in shipped_ablations().items()}
-    given = [names.get(word, word) for word in given_flags(values)]
+    given = [names.get(word, word) for word in map(as_typed, given_flags(values))]
     return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 

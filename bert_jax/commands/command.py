@@ -95,9 +95,7 @@ def parse(
 
 def given_flags(values: flags.FlagValues) -> list[str]:
     """Returns the flags that were given, each as a word to type."""
-    from bert_jax.config.config_files import as_typed
-
-    given = [as_typed(values[name].serialize()) for name in values if values[name].present]
+    given = [values[name].serialize() for name in values if values[name].present]
     return [word for each in given for word in each.split("\n")]  # of a flag that was repeated
 
 

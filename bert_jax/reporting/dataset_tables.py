@@ -54,8 +54,7 @@ def of_rows(
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     too_long = ("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")
     fill_rate = _percent(counts.tokens, counts.slots, 2)
-    last = shape.mask_rate_end
-    end = "" if last is None else f", by steps towards {last:.2%}"
+    end = "" if shape.mask_rate_end is None else f", by steps towards {shape.mask_rate_end:.2%}"
     most = ", at most max_predictions" * (shape.mask_rate is None)
     rate = f"{data.mask_rate:.2%}{end}, rounded in each example{most}"
     return ("", "found", "expected"), [
