@@ -172,6 +172,12 @@ def _check_supported(values: Mapping[str, Any], layout: Layout, where: str) -> N
     for name in layout.widths:
         if values.get(name, width) not in (None, width):
             raise UserError(f"{where}: {name} differs from hidden_size, which is not supported")
+    heads = values.get(layout.keys.get("num_attention_heads", "num_attention_heads"))
+    if (given := values.get("num_key_value_heads")) not in (None, heads):
+        raise UserError(
+            f"{where}: num_key_value_heads={shown(given)} is not supported: heads that share keys "
+            f"and values; only num_attention_heads={shown(heads)} can be loaded"
+        )
 
 
 def pad_token_id(values: Mapping[str, Any]) -> Any:

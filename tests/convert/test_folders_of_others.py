@@ -122,6 +122,12 @@ def test_a_key_whose_meaning_would_be_lost_is_one_line(key):
         from_config_json(values, "config.json")
 
 
+def test_as_many_key_heads_as_heads_share_nothing():
+    values = to_config_json(CONFIG, pad_token_id=0)
+    found = from_config_json(values | {"num_key_value_heads": values["num_attention_heads"]}, "c")
+    assert found == from_config_json(values, "c")
+
+
 def test_refused_keys_with_their_usual_values_and_keys_without_effect_are_silent(
     caplog, monkeypatch
 ):

@@ -54,7 +54,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     refused("is_decoder add_cross_attention is_encoder_decoder tie_encoder_decoder",
             "a decoder; give an encoder", False, None),
     refused("cross_attention_hidden_size", "a decoder; give an encoder", None),
-    refused("num_key_value_heads", "heads that share keys and values", None),
+    read("num_key_value_heads", "must be num_attention_heads: no heads share keys and values"),
     refused("pruned_heads", "heads of some layers are cut out", None, {}),
     refused("quantization_config compression_config",
             "quantized weights; save the model without quantization", None, {}),
