@@ -15,6 +15,7 @@ from jax.nn.initializers import Initializer, ones, truncated_normal, zeros
 from bert_jax.config.schema import ModelConfig
 from bert_jax.ops.gelu import gelu
 from bert_jax.ops.layer_norm import layer_norm
+from bert_jax.ops.product import product
 
 Axes = tuple[str, ...]  # logical names, one per dimension; parallel/partition.py maps them
 
@@ -74,9 +75,7 @@ class Dense(nnx.Module):
 
     def product(self, x: jax.Array) -> jax.Array:
         """Returns x · kernel, without the bias."""
-        n = self.contracted
-        dims = ((tuple(range(x.ndim - n, x.ndim)), tuple(range(n))), ((), ()))
-        return jax.lax.dot_general(x, self.kernel[...].astype(x.dtype), dims)
+        return product(x, self.kernel[...].astype(x.dtype), self.contracted)
 
 
 class LayerNorm(nnx.Module):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.ops import rotary
 from bert_jax.ops.rotary import rotate, rotation
 
 B, S, A, D = 2, 24, 3, 10
@@ -27,6 +28,26 @@ def test_pairs_of_neighbours_turn_by_the_angle_of_their_position():
     got = rotate(x, rotation(jnp.asarray(positions), D, 10_000.0))
     np.testing.assert_allclose(got, by_complex_numbers(np.asarray(x), positions), atol=1e-4)
     np.testing.assert_array_equal(rotate(x, rotation(jnp.zeros((B, S), jnp.int32), D, 10_000.0)), x)
+
+
+def test_every_backend_turns_by_the_same_numbers():
+    """CPUs compute the angles in a loop and exchange neighbours without a product."""
+    x, positions = draw(0), np.random.default_rng(1).integers(0, 512, (B, S))
+    by = rotation(jnp.asarray(positions), D, 10_000.0)
+    plain = rotary._rotation(jnp.asarray(positions), D, 10_000.0)
+    for got, expected in zip(by, plain, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+    np.testing.assert_array_equal(rotary._flipped(x), rotary._product(x))
+
+
+@pytest.mark.parametrize(("platform", "plain"), [("cpu", True), ("tpu", False), ("cuda", False)])
+def test_only_cpus_exchange_neighbours_without_a_product(platform: str, plain: bool):
+    def turned(x: jax.Array, positions: jax.Array) -> jax.Array:
+        return rotate(x, rotation(positions, D, 10_000.0))
+
+    traced = jax.jit(turned).trace(draw(0), jnp.zeros((B, S), jnp.int32))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("while" in text, "dot_general" not in text) == (plain, plain)
 
 
 def test_scores_depend_on_distances_only():
