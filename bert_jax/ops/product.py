@@ -17,6 +17,10 @@ def product(x: jax.Array, kernel: jax.Array, contracted: int) -> jax.Array:
 
     contracted: the number of dimensions in `inputs`.
     """
+    return _product(x, kernel, contracted)
+
+
+def _product(x: jax.Array, kernel: jax.Array, contracted: int) -> jax.Array:
     dims = ((tuple(range(x.ndim - contracted, x.ndim)), tuple(range(contracted))), ((), ()))
     return jax.lax.dot_general(x, kernel, dims)
 
@@ -30,14 +34,14 @@ def _backward(contracted: int, residuals: tuple, gradient: jax.Array) -> tuple:
     rows = tuple(range(x.ndim - contracted))
 
     def of_autodiff(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
-        return jax.vjp(lambda kernel: product.fun(x, kernel, contracted), kernel)[1](gradient)[0]
+        return jax.vjp(lambda kernel: _product(x, kernel, contracted), kernel)[1](gradient)[0]
 
     def x_first(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         return jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())))
 
     on_cpu = x_first if math.prod(x.shape) < math.prod(gradient.shape) else of_autodiff
     d_kernel = jax.lax.platform_dependent(x, kernel, gradient, cpu=on_cpu, default=of_autodiff)
-    return jax.vjp(lambda x: product.fun(x, kernel, contracted), x)[1](gradient)[0], d_kernel
+    return jax.vjp(lambda x: _product(x, kernel, contracted), x)[1](gradient)[0], d_kernel
 
 
 product.defvjp(_forward, _backward)
