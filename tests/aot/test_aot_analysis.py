@@ -311,6 +311,10 @@ MODEL = ("objectives/pretraining_model.py", 129, "PretrainingModel.__call__")
             frames(("ops/dropout.py", 75, "dropout"), ATTENTION, LAYER),
             "attention", "model/attention.py:46 > ops/dropout.py:75",
         ),
+        (
+            frames(("ops/rotary.py", 44, "rotate"), ATTENTION, LAYER),
+            "attention", "model/attention.py:46 > ops/rotary.py:44",
+        ),
         (frames(LAYER), "layer loop", "model/encoder.py:80"),
         (frames(POOLED, MODEL), "heads", "model/encoder.py:157"),
         (frames(STEP), "optimizer", "training/step.py:97"),

@@ -10,7 +10,7 @@ import dataclasses
 import linecache
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from bert_jax.aot.hlo.parser import Computation, Frame, Instruction, Module
@@ -39,12 +39,8 @@ _RULES: tuple[tuple[str, str, Part], ...] = (
     ("training/step.py", "_make_train_step.", "optimizer"),
 )
 
-# Building blocks: their lines are reported together with the calling line.
-_SHARED = (
-    "model/layers.py",
-    *(f"ops/{name}.py" for name in ("cross_entropy", "dropout", "embedding_lookup", "gelu")),
-    *(f"ops/{name}.py" for name in ("layer_norm", "split_qkv")),
-)
+# Building blocks, files and folders: their lines are reported together with the calling line.
+_SHARED = ("model/layers.py", "ops")
 
 _PACKAGE = "bert_jax"
 _ROOT = Path(__file__).parents[2]
@@ -116,8 +112,12 @@ def line(stack: Sequence[Frame]) -> str:
     ours = [(file, frame) for frame in stack if (file := frame.within(_PACKAGE)) is not None]
     if not ours:
         return _UNKNOWN
-    inner, outer = ours[0], next((pair for pair in ours if pair[0] not in _SHARED), ours[0])
+    inner, outer = ours[0], next((pair for pair in ours if not _is_shared(pair[0])), ours[0])
     return " > ".join(f"{file}:{frame.line}" for file, frame in dict.fromkeys((outer, inner)))
+
+
+def _is_shared(file: str) -> bool:
+    return file in _SHARED or str(PurePosixPath(file).parent) in _SHARED
 
 
 def code(source_line: str) -> str:
