@@ -9,6 +9,7 @@ the product with a constant matrix used here, 11.41 where arrays rolled by one d
 those of a pair, differentiated by autodiff (all compiled, nothing ran; 2026-11-22).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -28,9 +29,7 @@ def rotation(positions_BxS: jax.Array, head_dim: int, theta: float) -> Rotation:
     On CPUs a loop over the positions computes it: XLA stores the results of a loop, and would
     compute the cosines and sines again in each fusion that reads them.
     """
-
-    def together(positions_BxS: jax.Array) -> Rotation:
-        return _rotation(positions_BxS, head_dim, theta)
+    together = partial(_rotation, head_dim=head_dim, theta=theta)
 
     def one_by_one(positions_BxS: jax.Array) -> Rotation:
         by_SxBx1x1xD = jax.lax.map(lambda p_B: together(p_B[:, None]), positions_BxS.T)
