@@ -26,7 +26,8 @@ def _product(x: jax.Array, kernel: jax.Array, contracted: int) -> jax.Array:
 
 
 def _forward(x: jax.Array, kernel: jax.Array, contracted: int) -> tuple:
-    return product(x, kernel, contracted), (x, kernel)
+    # The plain product, which policies of `jax.checkpoint` such as dots_saveable see and store.
+    return _product(x, kernel, contracted), (x, kernel)
 
 
 def _backward(contracted: int, residuals: tuple, gradient: jax.Array) -> tuple:

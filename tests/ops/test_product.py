@@ -1,5 +1,7 @@
 """The product of hidden states and a kernel, and its gradients on each backend."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,3 +49,20 @@ def test_cpus_put_the_narrower_array_first(case: str, platform: str, transposed:
     traced = jax.jit(d_kernel).trace(drawn(of_x, 0), drawn(of_kernel, 1), drawn(of_y, 2))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert ("stablehlo.transpose" in text) == transposed
+
+
+def test_a_checkpoint_policy_for_products_stores_it() -> None:
+    """The rule for gradients would otherwise hide the product from `config.compute.remat`."""
+
+    def products(policy: Callable) -> int:
+        def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
+            return jnp.sin(product(x, kernel, 1)).sum()
+
+        stored = jax.value_and_grad(jax.checkpoint(loss, policy=policy), (0, 1))
+        traced = jax.jit(stored).trace(drawn((2, 5, 6), 0), drawn((6, 3, 4), 1))
+        return traced.lower(lowering_platforms=("tpu",)).as_text().count("stablehlo.dot_general")
+
+    policies = jax.checkpoint_policies
+    assert products(policies.nothing_saveable) == 4  # the product twice, and two gradients
+    assert products(policies.dots_saveable) == 3
+    assert products(policies.dots_with_no_batch_dims_saveable) == 3
