@@ -4,8 +4,8 @@ r"""Counting before the first step, against random words.
         --workdir=A --at_once=2 --cpu_devices=1
 
 `wiki_books_small` for 600 steps, at equal steps; both variants have positional heads and Muon, and
-differ in initial values alone (docs/learning.md, "Counting before the first step"). Not measured
-here.
+differ in initial values alone. With three seeds the counted start is ahead by 1.24 nats (1.20 to
+1.29) on Wikipedia and books (docs/learning.md, "Counting before the first step").
 """
 
 from ml_collections import ConfigDict
