@@ -7,6 +7,7 @@ wordpiece.py and sentencepiece_model.py describe how text is split.
 # Over 300 lines: one class, all of whose methods read one tokenizer.json.
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -52,6 +53,7 @@ VOCABULARY: Final = OutputKind("tokenizer.json", None, in_buckets=False)
 _BYTES: Final = decoders.ByteLevel()
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
 _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
+_JSON_OBJECT: Final = re.compile(rb'\s*\{\s*"\w')  # no entry of a vocab.txt begins like this
 
 
 class Encoded(NamedTuple):
@@ -112,8 +114,9 @@ class Tokenizer:
         """Loads a tokenizer.json, a SentencePiece model or a vocab.txt (id = line number).
 
         Args:
-            path: a .json file is a tokenizer.json, a .model file a SentencePiece model, which keeps
-                its ids (missing special tokens are added at the end), any other a vocab.txt.
+            path: a JSON object is a tokenizer.json, whatever the name of its file; else a .model
+                file is a SentencePiece model, which keeps its ids (missing special tokens are added
+                at the end), and any other a vocab.txt.
             lowercase: for a vocab.txt, whether text is lowercased and accents are stripped. None
                 infers it: cased if any entry has an uppercase letter.
 
@@ -125,7 +128,9 @@ class Tokenizer:
         hint = "" if is_remote(path) or path.exists() else hub_hint(str(path))
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
             data = read_bytes(path, TOKENIZER)
-        if path.suffix == ".model":
+        # `data tokenizer` writes a tokenizer.json to whatever name --out gives.
+        is_json = path.suffix == ".json" or _JSON_OBJECT.match(data)
+        if path.suffix == ".model" and not is_json:
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
 
             return cls(convert(data, str(path)), name=str(path))
@@ -133,7 +138,7 @@ class Tokenizer:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: not UTF-8 at byte {error.start}; pass {_FORMATS}") from None
-        if path.suffix == ".json":
+        if is_json:
             return cls(data, name=str(path))
         entries = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
         return cls.from_vocab(entries, lowercase=lowercase, name=str(path))

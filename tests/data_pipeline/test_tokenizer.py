@@ -87,6 +87,13 @@ def test_saved_and_loaded_again_it_is_the_same(tmp_path: Path) -> None:
     assert ids(again, "Hello [MASK]") == ids(tokenizer, "Hello [MASK]")
 
 
+@pytest.mark.parametrize("name", ["vocabulary", "vocab.txt", "words.model"])
+def test_a_tokenizer_json_of_another_name_is_read_by_its_content(tmp_path: Path, name: str) -> None:
+    tokenizer = Tokenizer.from_vocab(ENTRIES)
+    tokenizer.save(tmp_path / name)
+    assert Tokenizer.load(tmp_path / name).digest == tokenizer.digest
+
+
 def test_truncation_in_a_tokenizer_file_is_ignored() -> None:
     library = tokenizers.Tokenizer.from_str(Tokenizer.from_vocab(ENTRIES).json.decode())
     library.enable_truncation(2)
