@@ -25,7 +25,7 @@ from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
 from bert_jax.training.batches import plan_spec
 from bert_jax.training.eval_setting import OWN, EvalSetting
-from bert_jax.training.initial import check_source
+from bert_jax.training.initial_checks import check_source
 from bert_jax.training.resolve import find_architecture
 from bert_jax.training.teacher import check_has_teacher
 

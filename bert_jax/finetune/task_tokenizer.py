@@ -6,7 +6,7 @@ from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import claim
-from bert_jax.training.initial import check_source
+from bert_jax.training.initial_checks import check_source
 from bert_jax.workdir.layout import Workdir, split_step
 
 

@@ -28,7 +28,8 @@ from bert_jax.storage.digest import json_digest
 from bert_jax.storage.read_files import path_of
 from bert_jax.storage.remote import storage_errors
 from bert_jax.training import claim
-from bert_jax.training.initial import arrays_digest, check_source
+from bert_jax.training.initial import arrays_digest
+from bert_jax.training.initial_checks import check_source
 from bert_jax.training.shared_arrays import shared_arrays
 from bert_jax.workdir.layout import Workdir, split_step
 

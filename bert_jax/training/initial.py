@@ -5,11 +5,10 @@ step is that of the run: its first batch, its learning rate and its phase are th
 as if the run had done the updates before it.
 """
 
-# Over 300 lines: what a run takes of a model, and refuses, is checked in one order.
+# Over 300 lines: what a run takes of a model is read, fitted and refused in one order.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,23 +17,17 @@ import numpy as np
 
 from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta
-from bert_jax.config.defaults import ARCHITECTURE
-from bert_jax.config.generator_settings import GeneratorConfig
-from bert_jax.config.model_settings import generator_of
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.convert import weights
-from bert_jax.convert.google_files import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
-from bert_jax.convert.model_files import check_one
 from bert_jax.convert.model_folders import local_folder
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.run_encoder import encoder_of_run
-from bert_jax.convert.sentence_encoder import MODULES
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, count, hub_hint
+from bert_jax.errors import UserError, count
 from bert_jax.model.vector_layers import is_layer
 from bert_jax.objectives.disentangled_embeddings import GENERATOR, apart
 from bert_jax.objectives.encoder_with_heads import TEACHER_PROJECTION
@@ -45,10 +38,13 @@ from bert_jax.parallel.partition import place
 from bert_jax.runtime.log import logger
 from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest, sha256
-from bert_jax.storage.read_files import path_of as to_path
-from bert_jax.storage.regular_file import check_not_special
-from bert_jax.storage.remote import is_remote, storage_errors
 from bert_jax.training import claim, initial_encoder, optimizer_state
+from bert_jax.training.initial_checks import (
+    check_architecture,
+    check_generator,
+    check_keys,
+    check_source,
+)
 from bert_jax.training.initial_vocabulary import (
     VocabularyRows,
     extended,
@@ -59,12 +55,9 @@ from bert_jax.training.initial_vocabulary import (
 from bert_jax.training.optimizer_state import OptimizerState
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
-from bert_jax.training.word_start import is_counted
 from bert_jax.workdir import words_reached
 from bert_jax.workdir.layout import Workdir, split_step
 
-_POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
-_THETA = "global_rope_theta"  # which phases may set
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _POSITION_TABLE = ("embeddings", "position")  # the end of its path
 
@@ -133,7 +126,7 @@ def find_initial(
         UserError: no such model, its architecture, vocabulary or optimizer is not that of the run,
             or a key that says how to use a model although `config.init` names none.
     """
-    _check_keys(config)
+    check_keys(config)
     source = config.init
     if not source:
         return None
@@ -147,79 +140,6 @@ def find_initial(
     check_source(given or source)
     found = _read(config, data)
     return InitialModel(source, found.digest, found.step, found.origin, lambda: found, found.words)
-
-
-def check_source(init: str, key: str = "config.init") -> None:
-    """Raises UserError for the model of a key that is no folder, or that must be imported first;
-    whether one on the hub is there, the client says when it reads it."""
-    if hub.is_hub(init):
-        hub.parse_model(init)
-        return
-    path = to_path(split_step(init)[0])
-    with storage_errors(init):
-        is_folder, is_foreign = path.is_dir(), path.is_file() or is_google_bert(path)
-    if is_foreign:
-        raise UserError(
-            f"{key}={init}: import it first: bert-jax convert import --from={init} "
-            "--out=…; then give that folder"
-        )
-    if not is_folder:
-        check_not_special(path)
-        raise UserError(
-            f"{key}={init}: no such folder; give that of a run, an import or an export"
-            f"{hub_hint(init)}"
-        )
-    if not is_remote(init) and not (path / MODULES).exists():
-        check_one(Path(path), f"{key}={init}")
-
-
-def _check_keys(config: Config) -> None:
-    """Raises UserError for keys about a model that have no effect or do not go together."""
-    changed = {
-        key: value
-        for key, default in (
-            ("init_vocabulary", "same"), ("init_entries", "pieces"), ("init_positions", "same"),
-            ("init_weights", "last"), ("init_optimizer", "reset"),
-        )
-        if (value := getattr(config, key)) != default
-    }  # fmt: skip
-    if changed and not config.init:
-        key, value = next(iter(changed.items()))
-        raise UserError(f"config.{key}={value} has no effect without config.init; set it")
-    if config.task.name and not config.init and is_counted(config.model):
-        raise UserError(
-            "config.model.word_initializer and config.model.output_bias_initializer count the text "
-            "of a token store, which a task does not have; set config.init, or set them to random "
-            "and zeros"
-        )
-    if "init_entries" in changed:
-        _check_entries(config)
-    carry = changed.pop("init_optimizer", None)
-    if changed.pop("init_weights", None) and carry:
-        raise UserError(
-            "config.init_weights=ema: the moments are not those of the average; set "
-            "config.init_optimizer=reset"
-        )
-    if carry and changed:
-        (key, value), *_ = changed.items()
-        raise UserError(
-            f"config.{key}={value} adds embedding rows, for which the model has no moments; set "
-            f"config.{key}=same, or config.init_optimizer=reset"
-        )
-
-
-def _check_entries(config: Config) -> None:
-    """Raises UserError if there are no new entries, or no text to count."""
-    if config.init_vocabulary == "same":
-        raise UserError(
-            f"config.init_entries={config.init_entries} has no effect with "
-            "config.init_vocabulary=same; set init_vocabulary to extend or replace"
-        )
-    if config.task.name:
-        raise UserError(
-            f"config.init_entries={config.init_entries} counts the text of a token store, which a "
-            "task does not have; set it to pieces"
-        )
 
 
 def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
@@ -307,9 +227,9 @@ def _read(config: Config, data: RunData) -> InitialState:
     kept = max(tokenizer.vocab_size, config.model.vocab_size)
     if (unused := model.vocab_size - kept) > 0:
         left_out += (f"{count(unused, 'row')} of the vocabulary without an entry: left out",)
-    _check_architecture(config, model, optimizer.step if optimizer else 0)
+    check_architecture(config, model, optimizer.step if optimizer else 0)
     if GENERATOR in params and is_detection:
-        _check_generator(config, model)
+        check_generator(config, model)
     params = _without_another_head(params, model, config.model)
     params = _without_another_projection(params, config.model)
     params = initial_encoder.with_dense_layers(params, sentence, config)
@@ -395,53 +315,6 @@ def _other_dropout(ours: ModelConfig, theirs: ModelConfig) -> tuple[str, ...]:
         return ()
     flags = " ".join(f"--config.model.{name}={rate}" for name, rate in given.items())
     return (f"the model has other dropout than this run: {flags}",)
-
-
-def _check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
-    """step: the updates that the run has at its start. The theta of its positions may be that of
-    the phase of the next update, or of the one before, whose checkpoint it may be."""
-    begins = config.phase_at(min(step, config.total_steps - 1))[0]
-    before = config.phase_at(min(max(step - 1, 0), config.total_steps - 1))[0]
-    last, ours = (config.with_model_of(config.phases[index]).model for index in (before, begins))
-    fixed = [name for name in ARCHITECTURE if name != _POSITIONS]
-    differ = [name for name in fixed if getattr(theirs, name) != getattr(ours, name)]
-    if _THETA in differ and getattr(theirs, _THETA) == getattr(last, _THETA):
-        differ.remove(_THETA)
-    lacks = theirs.max_position_embeddings < ours.max_position_embeddings
-    refused = ours.position == "learned" and config.init_positions == "same" and lacks
-    if refused:
-        differ.append(_POSITIONS)
-    if differ:
-        by_phase = _THETA in differ and config.phases[begins].global_rope_theta is not None
-        keys = {name: f"model.{name}" for name in differ}
-        keys |= {_THETA: f"phases[{begins}].{_THETA}"} if by_phase else {}
-        values = " ".join(f"--config.{key}={getattr(theirs, name)}" for name, key in keys.items())
-        grow = ", or --config.init_positions=repeat for more positions" if refused else ""
-        raise UserError(
-            f"config.init={config.init}: its architecture differs from config.model; set "
-            f"{values}{grow}"
-        )
-
-
-def _check_generator(config: Config, theirs: ModelConfig) -> None:
-    """Raises UserError if both networks of a run are taken, and the generator has other sizes, or
-    tables that this one would not have or would lack the moments of."""
-    ours, given = generator_of(config.model), generator_of(theirs)
-    names = [field.name for field in dataclasses.fields(GeneratorConfig)]
-    sizes = [name for name in names if hasattr(given, name)]
-    differ = {name: getattr(given, name) for name in sizes}
-    differ = {name: size for name, size in differ.items() if size != getattr(ours, name)}
-    what, sharing = "sizes", theirs.generator.embedding_sharing
-    own = config.model.generator.embedding_sharing
-    if sharing != own and (sharing != "shared" or config.init_optimizer == "carry"):
-        what = f"{what} and tables" if differ else "tables"
-        differ["embedding_sharing"] = sharing
-    if differ:
-        values = (f"--config.model.generator.{name}={value}" for name, value in differ.items())
-        raise UserError(
-            f"config.init={config.init}: its generator has other {what}; set {' '.join(values)}, "
-            "or give the discriminator of an export, which starts this model alone"
-        )
 
 
 def _vocabulary(

@@ -101,7 +101,7 @@ def resolve(
     Raises:
         UserError: the data, the configuration and the workdir are not compatible.
     """
-    from bert_jax.training.initial import check_source
+    from bert_jax.training.initial_checks import check_source
     from bert_jax.training.time_budget import TimeBudget
 
     hub_names.agree(config, workdir, job.peers)

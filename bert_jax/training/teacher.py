@@ -24,7 +24,8 @@ from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS, to_give
 from bert_jax.parallel.partition import place
 from bert_jax.runtime.log import logger
-from bert_jax.training.initial import arrays_digest, check_source, fitted_rows
+from bert_jax.training.initial import arrays_digest, fitted_rows
+from bert_jax.training.initial_checks import check_source
 from bert_jax.training.initial_vocabulary import first_difference, read_otherwise
 from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
