@@ -76,6 +76,11 @@ class RunRecord:
         return [each for each in (self.config_json, *self.checkpoints) if each]
 
     @property
+    def first_step(self) -> int:
+        """Updates done before the run, see `config.init_optimizer`."""
+        return int((self.config_json or {}).get("data", {}).get("init_step", 0))
+
+    @property
     def run_ids(self) -> list[str]:
         return list(dict.fromkeys(str(own["run_id"]) for own in self.all if own.get("run_id")))
 
@@ -244,7 +249,8 @@ def _of_task(
     ablation: Ablation, workdirs: Workdirs, run: Run, measure: str, plan: Record
 ) -> list[str]:
     record, start = workdirs.of(run, measure), str(workdirs.root.run(run))
-    config = tasks.config_of(ablation.values, measure, run.config.model, start, run.seed)
+    model = run.config.with_model_of(run.config.phases[-1]).model  # of its last checkpoint
+    config = tasks.config_of(ablation.values, measure, model, start, run.seed)
     name = measure.removeprefix(tasks.PREFIX)
     data = {"tokenizer": _store_of(plan, run)["tokenizer"]}
     data |= plan.get("task_files", {}).get(name, {})

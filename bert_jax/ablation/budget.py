@@ -166,25 +166,41 @@ def _with_steps(config: Config, steps: Sequence[int]) -> Config:
     return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
-def measured(workdir: Workdir, run: Run, planned: Budget) -> tuple[Budget, bool]:
+def measured(
+    workdir: Workdir, run: Run, planned: Budget, first_step: int = 0
+) -> tuple[Budget, bool]:
     """Returns what a run that was trained to its last step spent, by its own records: the updates
     that were not skipped, and the real tokens of its batches; and whether the records are whole,
     those of every `log_every_steps` to the last. Positions and FLOPs follow from the
     configuration. Without records all is as planned.
+
+    first_step: updates done before the run, by the model that it continues.
     """
     skipped = len(run_records.read_records(workdir.metrics, "skipped"))
     steps = tokens = 0.0
     whole = 0  # steps
-    for length, record in _intervals(run_records.read_records(workdir.metrics, "train")):
+    found = run_records.read_records(workdir.metrics, "train")
+    for length, record in _intervals(found, first_step):
         phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
         if run_records.is_finite(padding := record.get("padding")) and 0 <= padding <= 1:
             steps += length
             tokens += length * phase.batch_size * phase.row_tokens * (1 - padding)
             whole += length if length <= run.config.log_every_steps else 0
-    total = run.config.total_steps
-    real = tokens * total / steps if steps else planned.real_tokens
-    spent = dataclasses.replace(planned, steps=total - skipped, real_tokens=real)
+    total = run.config.total_steps - first_step
+    share = _positions(run.config, first_step) / _positions(run.config, 0)
+    real = tokens * total / steps if steps else planned.real_tokens * share
+    spent = Budget(total - skipped, real, planned.positions * share, planned.flops * share)
     return spent, whole == total
+
+
+def _positions(config: Config, first_step: int) -> int:
+    """Returns the positions of all batches from a step on."""
+    found, begins = 0, 0
+    for phase in config.phases:
+        ends = begins + phase.steps
+        found += max(0, ends - max(begins, first_step)) * phase.batch_size * phase.row_tokens
+        begins = ends
+    return found
 
 
 def _index(phase: Any, phases: int) -> int:
@@ -192,9 +208,8 @@ def _index(phase: Any, phases: int) -> int:
     return min(phase, phases - 1) if isinstance(phase, int) and phase >= 0 else 0
 
 
-def _intervals(found: Iterable[Mapping]) -> Iterator[tuple[int, Mapping]]:
-    """Yields each record with the number of steps since the one before."""
-    before = 0
+def _intervals(found: Iterable[Mapping], before: int) -> Iterator[tuple[int, Mapping]]:
+    """Yields each record with the number of steps since the one before; before: the first one."""
     for record in found:
         yield record["step"] - before, record
         before = record["step"]

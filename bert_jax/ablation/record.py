@@ -173,14 +173,20 @@ def _write(path: epath.Path, values: Record) -> None:
 
 def _check_same(workdir: AblationDir, old: Record, new: Record) -> None:
     before, after = _by_key(old), _by_key(new)
-    unknown = tuple(key for key in _SINCE if not any(each.startswith(key) for each in before))
+    unknown = tuple(key for key in _SINCE if _lacks(old, key))
     for key in {**before, **after}:
         part, _, rest = key.partition(".")
         if unknown and key.startswith(unknown):
             continue
         if key == _SEEDS:
-            removed = set(before[key].split(",")) - set(after[key].split(","))
-            if not removed:
+            seeds, given = before[key].split(","), after[key].split(",")
+            if seeds[0] != given[0]:
+                raise UserError(
+                    f"{workdir}: the first seed of the ablation there is {seeds[0]}, not "
+                    f"{given[0]}: the steps of all variants follow from it; begin config.seeds "
+                    "with it"
+                )
+            if not set(seeds) - set(given):
                 continue
         if before.get(key) == after.get(key):
             continue
@@ -205,6 +211,15 @@ def _check_same(workdir: AblationDir, old: Record, new: Record) -> None:
                 f"{workdir}: the ablation there has {key}={before.get(key)!r}, not "
                 f"{after.get(key)!r}; give another --workdir, or the file as it was"
             )
+
+
+def _lacks(known: Any, key: str) -> bool:
+    """Returns whether a record has no such key; a key with an empty list is there."""
+    for part in key.split("."):
+        if part not in known:
+            return True
+        known = known[part]
+    return False
 
 
 def _by_key(about: Record) -> dict[str, Any]:

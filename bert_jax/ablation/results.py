@@ -302,7 +302,9 @@ def _measured(
         seconds += of_task["seconds"]
         seconds += _wall_seconds(workdir.run(run, measure))
         other += as_planned.of_task_values(dirs, run, measure, record, of_task)
-    spent, is_recorded = budget.measured(workdir.run(run), run, planned[run.variant])
+    spent, is_recorded = budget.measured(
+        workdir.run(run), run, planned[run.variant], dirs.of(run).first_step
+    )
     return Measured(
         run=run,
         forms=values,

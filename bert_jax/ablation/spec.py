@@ -127,6 +127,7 @@ def parse_ablation(values: Mapping[str, Any], base: Mapping[str, Any] | None = N
     length = variants[0].config.phases[-1].seq_length
     found = Ablation(given, base, tuple(variants), seeds, measures, length)
     _check_against(found)
+    _check_carried(found)
     _check_measures(found)
     return found
 
@@ -210,11 +211,28 @@ def _check_against(ablation: Ablation) -> None:
             )
 
 
+def _check_carried(ablation: Ablation) -> None:
+    """Raises UserError if variants that begin at the step of a model are to spend alike by anything
+    but steps: those that it has done are not trained again."""
+    for variant in ablation.variants:
+        if variant.config.init_optimizer == "carry" and ablation.values.equal != "steps":
+            raise UserError(
+                f"config.equal={ablation.values.equal}: {variant.name!r} begins at the step of its "
+                "model (init_optimizer=carry), so that it trains fewer steps than it has; set "
+                "config.equal=steps"
+            )
+
+
 def _check_measures(ablation: Ablation) -> None:
     if ablation.values.primary not in ablation.measures:
         near = nearest(ablation.values.primary, ablation.measures)
         raise UserError(f"config.primary={ablation.values.primary!r} is not a measure{near}")
-    tasks.check(ablation.values, ablation.measures, ablation.variants[0].config.model)
+    for variant in ablation.variants:
+        try:
+            tasks.check(ablation.values, ablation.measures, variant.config.model)
+        except UserError as error:
+            of = "" if variant.name == ablation.reference else f" (variant {variant.name!r})"
+            raise UserError(f"{error}{of}") from None
     check_comparable(ablation.variants, ablation.texts)
     for measure in ablation.texts:
         if measure == OWN:

@@ -5,10 +5,12 @@ held-out text, whose own model predicts them, or of all of which a generator doe
 compare them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
@@ -74,3 +76,15 @@ def check_comparable(variants: Sequence[_Variant], texts: Sequence[str]) -> None
                     f"another {what} than {variants[0].name!r} ({path}); compare them by tasks "
                     "alone, such as task/sst2"
                 )
+        if own["train"] != theirs["train"] and (weighted := next(filter(_weighs_ids, texts), "")):
+            raise UserError(
+                f"config.measures: {weighted} masks by the counts of the training text, but "
+                f"{variant.name!r} has another one than {variants[0].name!r} ({path}); measure "
+                "another masking, such as single/token"
+            )
+
+
+def _weighs_ids(measure: str) -> bool:
+    """Returns whether the training text decides which held-out tokens a measure masks."""
+    masking = re.split("[@:]", measure.partition("/")[2])[0]
+    return masking in MODES and MODES[masking].id_weights is not None

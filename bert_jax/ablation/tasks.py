@@ -64,6 +64,11 @@ def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig)
 
 def _check_measured(config: Config) -> None:
     """Raises UserError if the held-out examples of a task have no values to compare."""
+    if config.task.keep != "last":
+        raise UserError(
+            f"task.keep={config.task.keep}: each run would be measured at another step, chosen on "
+            "the examples by which variants are compared; set task.keep=last"
+        )
     if compares_examples(config):
         remedy = "measure another task"
         if config.task.loss == "cosent":

@@ -134,18 +134,22 @@ class HeldOut(EvaluationPass):
         eval_config = held_out_config(config, phase)
         batch_size = eval_config.phases[0].batch_size
         self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
-        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
-        predicted = MODES[config.data.masking].masks_specials
-        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
-        self._sources, self._split = store.sources, store.held_out
+        self._store = store
         total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
         self.rows = min(total, limit or total)
         super().__init__(
-            Corpus.of(store, specials),
+            self.corpus_of(config.data.masking),
             self._batches.evaluation_batch,
             batch_size,
             -(-self.rows // batch_size),
         )
+
+    def corpus_of(self, masking: str) -> Corpus:
+        """Returns the frequencies of what is predicted in such rows with a masking: only RoBERTa's
+        predicts special tokens, which the token counts do not include."""
+        predicted = MODES[masking].masks_specials
+        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
+        return Corpus.of(self._store, specials)
 
     def _take_rows(self, sums: dict[str, Any]) -> Any:
         sums.pop(FILLS, None)  # of rows whose first prediction is none to be shown
@@ -157,7 +161,7 @@ class HeldOut(EvaluationPass):
         """Returns losses, accuracies and baselines of the held-out rows, what `_means` says of
         them, and the attention on neighbouring tokens if the config measures it."""
         attention = sums.pop("attention", None)
-        scalars = objectives.summarize(sums, self._sources)
+        scalars = objectives.summarize(sums, self._store.sources)
         scalars |= self._means(self._per_example(self._gathered(program, parts)))
         return scalars | (neighbor_metrics(attention) if attention else {})
 
@@ -175,7 +179,7 @@ class HeldOut(EvaluationPass):
         # Rows past the end have no weight, but they count as padding.
         sums = jax.tree.map(lambda x: sum(batch.sum(0, np.float64) for batch in x), batches)
         values = self._per_example(batches)
-        return objectives.summarize(sums, self._sources) | self._means(values), values
+        return objectives.summarize(sums, self._store.sources) | self._means(values), values
 
     def _gathered(self, program: StepFunctions, parts: Sequence[Any]) -> Any:
         """Returns the sums of each row of each batch, [batches, B, …], from those of the rows that
@@ -190,7 +194,7 @@ class HeldOut(EvaluationPass):
         known = {name: of for name, of in own.items() if name in OBJECTIVES}
         trivial = {name: OBJECTIVES[name].baseline_rows(of) for name, of in known.items()}
         examples = self._batches.evaluation_examples(self.rows)
-        ends = np.cumsum(tokens_per_document(self._split))
+        ends = np.cumsum(tokens_per_document(self._store.held_out))
         documents = np.searchsorted(ends, examples.first_token, "right")
         return PerExample.of_rows(examples.number, documents, examples.source, own, trivial)
 
@@ -215,7 +219,7 @@ class HeldOut(EvaluationPass):
                 for source in sources if len(sources) > 1 else ():
                     of = values.source == source
                     mean, margin = _mean(own[key][of], count[of], documents[of])
-                    inside = f"{name}/{self._sources[source]}/{what}"
+                    inside = f"{name}/{self._store.sources[source]}/{what}"
                     scalars |= {inside: mean, f"{inside}_margin": margin}
         return scalars
 

@@ -15,6 +15,7 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed.job import Job
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.training.evaluation_pass import EvaluationPass
 from bert_jax.training.fills import HeldOutFills
 from bert_jax.workdir import description
@@ -41,6 +42,7 @@ class PhaseData:
         shape: the phase with the rows that its batches really have.
         unit: what the batch size and the size of an epoch count.
         strips: of a row, which the encoder reads as rows of their own.
+        corpus: of the training batches; None: that of the held-out rows.
         words_per_step: see `config.words_seen`; None if the words of the text are not counted.
     """
 
@@ -49,6 +51,7 @@ class PhaseData:
     held_out: EvaluationPass
     unit: Literal["rows", "examples"] = "rows"
     strips: int = 1
+    corpus: Corpus | None = None
     words_per_step: float | None = None
 
     @property

@@ -18,6 +18,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.ops.attention import dispatch
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
@@ -279,15 +280,19 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
 
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
     """Compiles the functions of a phase; `first`: steps of the run done so far."""
-    program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
-    if (config := run.config.with_model_of(phase.config)).model != run.config.model:
-        program = step_module.make_step_functions(
-            config, run.mesh, phase.data.held_out.corpus, run.teacher_model
-        )
+    compiling = functools.partial(run.job.clock.activity, "compile")
+    config, data = run.config.with_model_of(phase.config), phase.data
+
+    def with_corpus(corpus: Corpus) -> StepFunctions:
+        return step_module.make_step_functions(config, run.mesh, corpus, run.teacher_model)
+
+    is_same = config.model == run.config.model
+    program = run.program if is_same else with_corpus(data.held_out.corpus)
+    trained = with_corpus(data.corpus) if data.corpus else program
     with compiling():
-        train = program.compile_train(phase.data.train.batch(0, rows=[]), phase.data.shape)
+        train = trained.compile_train(data.train.batch(0, rows=[]), data.shape)
     with compiling():
-        evaluate = phase.data.held_out.compile(program)
+        evaluate = data.held_out.compile(program)
     with compiling():
         start_phase = program.compile_start_phase() if phase.first >= max(first, 1) else None
     return CompiledPhase(train, evaluate, start_phase)

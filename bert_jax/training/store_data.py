@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.config.task_settings import TaskConfig
+from bert_jax.data_pipeline.masking.masking_settings import MODES
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.store.quality import concerns
 from bert_jax.data_pipeline.store.split import Split
@@ -94,7 +95,11 @@ class StoreData:
         train = phase_batches(config, self.store, self.store.train, phase)
         words = self.store.words_per_token
         per_step = None if words is None else phase.batch_size * train.text_per_row() * words
-        return PhaseData(phase, train, HeldOut(config, phase, self.store), words_per_step=per_step)
+        held_out = HeldOut(config, phase, self.store)
+        own, theirs = config.data_of(phase).masking, config.data.masking
+        differs = MODES[own].masks_specials != MODES[theirs].masks_specials
+        corpus = held_out.corpus_of(own) if differs else None
+        return PhaseData(phase, train, held_out, corpus=corpus, words_per_step=per_step)
 
     def with_outputs(self, config: Config, workdir: Workdir, job: Job) -> "StoreData":
         return self

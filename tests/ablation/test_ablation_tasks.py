@@ -67,11 +67,27 @@ def read(path: Path, store: TokenStore) -> spec.Ablation:
             "the loss of scored_pairs compares examples.*; set task.loss=cosine",
         ),
         ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
+        (
+            {"more": {"task.keep": "best"}},
+            "config.tasks, 'pairs': task.keep=best: each run would be measured at another step",
+        ),
+        (
+            {
+                "variants": {
+                    "a": {},
+                    "short": {"model.max_position_embeddings": 31, "phases[0].seq_length": 16},
+                }
+            },
+            r"'pairs': .*max_position_embeddings=31.* \(variant 'short'\)",
+        ),
     ],
 )
 def test_a_wrong_task_is_one_line(changes, message, tmp_path, store, folder):
     own = {changes.get("name", "pairs"): settings(folder, **changes.get("more", {}))}
-    file = ablated.write(tmp_path, measures=changes.get("measures", MEASURES), tasks=own)
+    options = {"measures": MEASURES} | {
+        k: changes[k] for k in ("measures", "variants") if k in changes
+    }
+    file = ablated.write(tmp_path, tasks=own, **options)
     with pytest.raises(UserError, match=message):
         read(file, store)
 
@@ -109,6 +125,10 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
                 read(both, store)
         else:
             assert read(both, store).variants[1].config.data.store == str(other.path)
+            weighted = {"measures": ("single/token", "single/frequency@0.2")}
+            message = "single/frequency@0.2 masks by the counts of the training text, but 'b' has"
+            with pytest.raises(UserError, match=message):
+                read(ablated.write(tmp_path, variants=variants, **weighted), store)
         task = {"measures": ("task/pairs",), "primary": "task/pairs", "tasks": own}
         ablation = read(ablated.write(tmp_path, variants=variants, **task), store)
         ablation, spent = budget.equalize_budgets(ablation, open_stores(ablation.variants))

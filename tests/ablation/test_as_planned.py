@@ -253,13 +253,21 @@ def test_versions_and_devices_that_differ_are_named(made):
     assert "no verdict" not in sentences.verdicts(found)[0]
 
 
-def task_runs(folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> MadeRuns:
+def task_runs(
+    folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> MadeRuns:
     """Runs that are fine-tuned for a task, too."""
     data = write_task(folder / "task")
     settings = {"task.name": "rte", "task.data": str(data), "phases[0].seq_length": 32}
     measures = ("single/token", "task/pairs")
     options = {"tasks": {"pairs": settings}, "measures": measures, "primary": "task/pairs"}
-    return MadeRuns(folder, store, monkeypatch, **options)
+    return MadeRuns(folder, store, monkeypatch, **options, **changes)
+
+
+def test_a_task_starts_with_the_theta_of_the_last_phase(tmp_path, store, monkeypatch):
+    """That of the checkpoint, which `finetune` takes."""
+    own = {"model__position": "rotary", "phases[0]__global_rope_theta": 20.0}
+    assert task_runs(tmp_path, store, monkeypatch, **own).results().unplanned == {}
 
 
 TASK_CASES: dict[str, tuple[dict[str, Any], str]] = {

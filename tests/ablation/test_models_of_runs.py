@@ -10,7 +10,7 @@ from corpus import small_store
 from made_runs import MadeRuns
 from small_task import write_task
 
-from bert_jax.ablation import budget, record, spec
+from bert_jax.ablation import budget, record, sentences, spec
 from bert_jax.ablation.layout import AblationDir
 from bert_jax.aot import lower
 from bert_jax.config.config_files import execute
@@ -182,3 +182,26 @@ def test_a_model_whose_optimizer_some_runs_take_is_one_model(tmp_path, store, mo
     found = made.results()
     assert set(found.unplanned) == {"carry/0", "carry/1", "carry/2"}
     assert "config.init=/m@4 was another model for other runs" in found.excluded["carry/1"]
+
+
+def test_a_run_that_begins_at_the_step_of_its_model_spends_the_rest(tmp_path, store, monkeypatch):
+    """With whole records, so that it is said what differs and not that it is unknown."""
+    variants = {"reset": {}, "carry": {"init_optimizer": "carry"}}
+    made = MadeRuns(tmp_path, store, monkeypatch, variants=variants, init="/m@24")
+    for run in made.runs:
+        set_data(made, run.name, "init", run.variant)
+        if run.variant == "carry":
+            set_data(made, run.name, "init_step", 24)
+            path = made.path(run.name) / "metrics.jsonl"
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[2:]))  # from 30 on
+    found = made.results()
+    whole, rest = (found.measured[f"{name}/0"].spent for name in ("reset", "carry"))
+    assert all(each.is_recorded for each in found.measured.values())
+    assert (whole.steps, rest.steps) == (60, 36)
+    for key in ("real_tokens", "positions", "flops"):
+        assert getattr(rest, key) == pytest.approx(0.6 * getattr(whole, key))
+    (line,) = sentences.verdicts(found)
+    assert "not attributable to the setting alone: updates and real tokens" in line
+    options = {"variants": variants, "init": "/m@24", "equal": "real_tokens"}
+    with pytest.raises(UserError, match=r"config\.equal=real_tokens: 'carry' begins at the step"):
+        spec.parse_ablation(values_of(tmp_path, store, **options))

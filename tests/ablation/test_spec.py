@@ -261,6 +261,20 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
         record.claim(workdir, made(tmp_path, store))
 
 
+def test_what_a_verdict_depends_on_cannot_be_added_to_an_ablation(tmp_path, store):
+    """Results may be known: a consequence excuses a confound, and the first seed decides steps."""
+    workdir = AblationDir.open(tmp_path / "A")
+    variants = {"token": {}, "span": {"data.masking": "span"}, "word": {"data.masking": "ngram"}}
+    values = values_of(ablated.write(tmp_path, variants=variants), store)
+    record.claim(workdir, spec.parse_ablation(values))
+    for key, value in (("consequences", ["steps"]), ("against", [["word", "span"]])):
+        with pytest.raises(UserError, match=rf"has config\.{key}.*give another --workdir"):
+            record.claim(workdir, spec.parse_ablation(values | {key: value}))
+    with pytest.raises(UserError, match="the first seed of the ablation there is 0, not 5: the"):
+        record.claim(workdir, spec.parse_ablation(values | {"seeds": "5,0,1,2"}))
+    record.claim(workdir, spec.parse_ablation(values | {"seeds": "0,5,1,2"}))
+
+
 @pytest.mark.parametrize("place", ["write", "rename"])
 def test_a_full_disk_is_one_line(place, tmp_path, store, capsys, monkeypatch):
     file = ablated.write(tmp_path)

@@ -85,7 +85,8 @@ class MadeRuns:
     def _fine_tune(self, run: spec.Run, measure: str, run_id: str) -> None:
         values, place = self.ablation.values, Path(self.dir.run(run, measure).path)
         start = str(self.dir.run(run))
-        config = tasks.config_of(values, measure, run.config.model, start, run.seed)
+        model = run.config.with_model_of(run.config.phases[-1]).model
+        config = tasks.config_of(values, measure, model, start, run.seed)
         files = record.read_record(self.dir)["task_files"][measure.removeprefix(tasks.PREFIX)]
         data = {"tokenizer": self.store.tokenizer_digest, **files}
         known = {"config": recorded(config), "data": data, "run_id": run_id}

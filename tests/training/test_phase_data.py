@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
 from processes import assert_same_bits
-from runs import read_meta
+from runs import read_meta, read_records
 from stores import StoredDocument, write_store
 
 from bert_jax import cli
@@ -145,6 +145,24 @@ def test_values_that_are_the_datas_change_nothing(store: TokenStore) -> None:
             np.testing.assert_array_equal(array, batch(named, store, index, 3)[name])
     for name, array in batch(plain, store, 1).items():
         np.testing.assert_array_equal(array, batch(other, store, 1)[name])
+
+
+@pytest.mark.slow
+def test_the_baseline_of_training_is_of_what_the_phase_predicts(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    """RoBERTa's masks predict [CLS] and [SEP], in a phase of its own as in the whole run."""
+    full = {"data.pairing": "full_sentences", "log_every_steps": 1, "phases[0].steps": 3}
+    found = {}
+    for key, of_phase in (("token", "roberta"), ("roberta", "roberta"), ("roberta", "token")):
+        own = {"data.masking": key, "phases[0].masking": of_phase}
+        workdir = tmp_path / f"{key}-{of_phase}"
+        pretrain(phases(store, 1, full | own), workdir)
+        found[key, of_phase] = read_records(workdir, "train")[0]["mlm/baseline_loss"]
+    assert found["token", "roberta"] == found["roberta", "roberta"]
+    pretrain(phases(store, 1, full), tmp_path / "plain")
+    plain = read_records(tmp_path / "plain", "train")[0]["mlm/baseline_loss"]
+    assert found["roberta", "token"] == plain
 
 
 def test_source_weights_are_those_of_the_phase(store: TokenStore) -> None:
