@@ -3,13 +3,16 @@ them from any folder."""
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any, Final
 
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.config_files import values_of
+from bert_jax.config.schema import Config
 from bert_jax.config.shipped import shipped
-from bert_jax.storage import remote
+from bert_jax.errors import UserError
+from bert_jax.storage import hub, remote
 
 MODELS: Final = ("init", "teacher")  # keys of models that a run reads
 TEACHER: Final = "task.teacher"
@@ -50,3 +53,14 @@ def _place(value: Any) -> Any:
     """Returns an absolute path; what is none stays, to be refused as a value."""
     is_path = isinstance(value, str | os.PathLike)
     return remote.from_any_folder(os.fspath(value)) if is_path else value
+
+
+def check_commits(configs: Iterable[Config]) -> None:
+    """Raises UserError for a model on the hub without a commit."""
+    for config, key in product(configs, MODELS):
+        name = getattr(config, key)
+        if hub.is_hub(name) and not hub.parse_model(name).is_commit:
+            raise UserError(
+                f"config.{key}={name}: names no commit, and a branch or a tag may move between two "
+                f"runs; give {name.partition('@')[0]}@COMMIT"
+            )

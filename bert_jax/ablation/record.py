@@ -23,8 +23,8 @@ from etils import epath
 
 from bert_jax.ablation import stores, tasks
 from bert_jax.ablation.layout import AblationDir
-from bert_jax.ablation.places import with_places
-from bert_jax.ablation.spec import Ablation, check_commits
+from bert_jax.ablation.places import check_commits, with_places
+from bert_jax.ablation.spec import Ablation
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
@@ -100,7 +100,7 @@ def claim(workdir: AblationDir, ablation: Ablation) -> None:
             names it; or a new one, as `check_commits`.
     """
     if not workdir.record.exists():
-        check_commits(ablation)
+        check_commits(variant.config for variant in ablation.variants)
     stores_ = {variant.config.data.store for variant in ablation.variants}
     check_output(workdir.path, ABLATION, inputs=[ablation.values.store, *stores_])
     new, path = describe(ablation), workdir.record

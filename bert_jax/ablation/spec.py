@@ -7,11 +7,10 @@ import dataclasses
 import re
 import typing
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any, Final
 
 from bert_jax.ablation import tasks
-from bert_jax.ablation.places import MODELS, PLACES, base_of, from_any_folder
+from bert_jax.ablation.places import PLACES, base_of, from_any_folder
 from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
@@ -21,7 +20,6 @@ from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.data_pipeline.plan.cache import plan_digest
 from bert_jax.data_pipeline.settings import checked
 from bert_jax.errors import UserError, nearest
-from bert_jax.storage import hub
 from bert_jax.storage.digest import json_digest
 from bert_jax.training.batches import plan_spec
 from bert_jax.training.eval_setting import OWN, EvalSetting
@@ -298,14 +296,3 @@ def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--shard={text}: give I/N for part I of N, from 1/N to N/N")
     return list(items[int(match[1]) - 1 :: int(match[2])])
-
-
-def check_commits(ablation: Ablation) -> None:
-    """Raises UserError for a model on the hub without a commit."""
-    for variant, key in product(ablation.variants, MODELS):
-        name = getattr(variant.config, key)
-        if hub.is_hub(name) and not hub.parse_model(name).is_commit:
-            raise UserError(
-                f"config.{key}={name}: names no commit, and a branch or a tag may move between two "
-                f"runs; give {name.partition('@')[0]}@COMMIT"
-            )
