@@ -88,7 +88,7 @@ def read_folder(path: Path) -> StoredModel:
     values = read_json(folder / CONFIG, sums_there)
     config = from_config_json(values, str(folder / CONFIG))
     tensors = read_weights(folder, sums_there)
-    tokenizer = read_tokenizer(folder, sums_there)
+    tokenizer = read_tokenizer(folder, sums_there, has_types=config.type_vocab_size > 1)
     check_frame(folder, tokenizer, sums_there)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(

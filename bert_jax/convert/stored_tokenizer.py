@@ -1,7 +1,7 @@
 """Reads the tokenizer in a folder of transformers, in any of the forms in which they are saved."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,16 @@ from typing import Any
 from bert_jax.convert.added_tokens import with_added_tokens
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.model_files import Sums, check_one, checked_file, read_json
-from bert_jax.convert.tokenizer_files import json_bytes, lowercases
+from bert_jax.convert.tokenizer_files import lowercases
+from bert_jax.convert.tokenizer_settings import (
+    AS_STORED,
+    CONFIG,
+    SWITCHES,
+    WORDPIECE,
+    say_defaults,
+    with_settings,
+    with_types,
+)
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer import fast_bpe
@@ -20,35 +29,16 @@ from bert_jax.runtime.log import logger
 from bert_jax.storage.reader_errors import ANY_ERRORS, reader_errors
 from bert_jax.storage.regular_file import TOKENIZER
 
-_CONFIG = "tokenizer_config.json"
 _SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R and CamemBERT renumber its ids
 _CODES = "bpe.codes"
-# The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
-# of Japanese and Chinese models.
-_WORDPIECE = tuple(
-    f"{name}Tokenizer"
-    for name in ("Bert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert")
-)
-# The classes that apply the settings of a tokenizer_config.json to what a tokenizer.json says, in
-# transformers 4 and 5. `_AS_STORED` do not; of others releases differ, or it is not known.
-_NORMALIZING = (*_WORDPIECE, "FunnelTokenizer", "MPNetTokenizer", "SplinterTokenizer")
-_PREFIXING = tuple(
-    f"{name}Tokenizer"
-    for name in ("Roberta", "Bart", "Deberta", "GPT2", "LED", "Longformer", "Luke", "Mvp")
-)
-_AS_STORED = ("PreTrainedTokenizer", "TokenizersBackend")
 # Its tokenizer.json says that it splits text as BERT's does, because none can describe jieba.
 _JIEBA = "RoFormerTokenizer"
-# The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
 
 
-def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
+def read_tokenizer(folder: Path, sums: Sums, *, has_types: bool = False) -> Tokenizer:
     """Reads tokenizer.json, or else one of the forms of older models, and the tokens added to it.
+
+    has_types: of a model that has token types.
 
     Raises:
         UserError: there is none, it is damaged or differs from SHA256SUMS, it needs code of its own
@@ -56,10 +46,10 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
             or cannot convert it.
     """
     values = _settings(folder, sums)
-    check_keys(_without_the_usual(values), TOKENIZER_KEYS, folder / _CONFIG)
-    for name in ("add_prefix_space", "split_special_tokens", *_NORMALIZER):
+    check_keys(_without_the_usual(values), TOKENIZER_KEYS, folder / CONFIG)
+    for name in ("add_prefix_space", "split_special_tokens", *SWITCHES):
         if not isinstance(value := values.get(name), bool | None):
-            raise UserError(f"{folder / _CONFIG}: {name}={shown(value)} should be true or false")
+            raise UserError(f"{folder / CONFIG}: {name}={shown(value)} should be true or false")
     kind = _class(folder, values, sums)
     if kind == _JIEBA:
         raise UserError(
@@ -70,11 +60,12 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
         with checked_file(folder, "tokenizer.json", sums):
             read = Tokenizer.load(folder / "tokenizer.json")
         spec = json.loads(read.json)
-        tokenizer = _with_settings(read, spec, values, kind, folder)
-        _say_defaults(spec, values, kind, folder)
+        tokenizer = with_settings(read, spec, values, kind, folder)
+        say_defaults(spec, values, kind, folder)
     else:
         tokenizer = _read_older(folder, values, kind, sums)
     found = with_added_tokens(tokenizer, folder, values, sums)
+    found = with_types(found, values, kind) if has_types else found
     split = bool(values.get("split_special_tokens"))
     return found.for_task(in_words=False, split_special_tokens=split)
 
@@ -89,7 +80,7 @@ def check_frame(folder: Path, tokenizer: Tokenizer, sums: Sums) -> None:
         return
     values = _settings(folder, sums)
     adds = values.get("add_bos_token") and values.get("add_eos_token")  # by transformers itself
-    if adds or _class(folder, values, sums) not in _AS_STORED:
+    if adds or _class(folder, values, sums) not in AS_STORED:
         return  # other classes make a post-processor of their own
     cls, sep = map(tokenizer.token, (tokenizer.special.cls, tokenizer.special.sep))
     file = folder / "tokenizer.json"
@@ -125,7 +116,7 @@ def model_max_length(folder: Path, sums: Sums) -> Any:
 
 
 def _settings(folder: Path, sums: Sums) -> dict[str, Any]:
-    file = folder / _CONFIG
+    file = folder / CONFIG
     return read_json(file, sums) if file.exists() else {}
 
 
@@ -160,12 +151,14 @@ def _class(folder: Path, values: Mapping[str, Any], sums: Sums) -> Any:
     kind = values.get("tokenizer_class") or others.get("tokenizer_class")
     if kind is None and others.get("model_type") == "roformer":
         return None if (folder / "tokenizer.json").exists() else _JIEBA
+    if kind is None and others.get("model_type") == "modernbert":
+        return AS_STORED[0]
     return kind.removesuffix("Fast") if isinstance(kind, str) else kind
 
 
 def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokenizer:
     """Reads a vocab.txt with the settings of a tokenizer_config.json."""
-    if not (kind is None or kind in _WORDPIECE):
+    if not (kind is None or kind in WORDPIECE):
         raise UserError(
             f"{file}: tokenizer_class={shown(kind)} does not split text as BERT's does; save the "
             "tokenizer as tokenizer.json"
@@ -173,7 +166,7 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokeniz
     tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
     if values.get("do_lower_case") is None:
         say_casing(file, tokenizer)
-    return _with_settings(tokenizer, json.loads(tokenizer.json), values, kind, file.parent)
+    return with_settings(tokenizer, json.loads(tokenizer.json), values, kind, file.parent)
 
 
 def say_casing(file: Path, tokenizer: Tokenizer) -> None:
@@ -184,61 +177,6 @@ def say_casing(file: Path, tokenizer: Tokenizer) -> None:
         else "text keeps its capital letters, since entries have some"
     )
     logger.info("%s: nothing beside it says do_lower_case: %s", file, how)
-
-
-def _with_settings(
-    tokenizer: Tokenizer, spec: Any, values: Mapping[str, Any], kind: Any, folder: Path
-) -> Tokenizer:
-    """Returns a tokenizer with the settings of a tokenizer_config.json, which hold before those of
-    a tokenizer.json where the class applies them; UserError if whether it does is not known.
-
-    spec: the values of tokenizer.json, which are changed.
-    """
-    if kind in _AS_STORED:
-        return tokenizer
-    changed = False
-    for classes, part, name, own in _settings_in(spec):
-        value, stored = values.get(name), part.get(own)
-        if value is None or value == stored:
-            continue
-        if not (kind is None or kind in classes):
-            raise UserError(
-                f"{folder / _CONFIG}: {name}={shown(value)}, but tokenizer.json has "
-                f"{own}={shown(stored)}, and bert-jax does not know which of them {shown(kind)} "
-                "takes; make them equal"
-            )
-        part[own], changed = value, True
-    if not changed:
-        return tokenizer
-    processor = spec.get("post_processor") or {}
-    if "add_prefix_space" in processor:
-        processor["add_prefix_space"] = spec["pre_tokenizer"].get("add_prefix_space")
-    return Tokenizer(json_bytes(spec), name="tokenizer.json")
-
-
-def _settings_in(spec: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str, str]]:
-    """Yields the settings that a tokenizer.json has: the classes that apply them, its part with
-    one, and the names in a tokenizer_config.json and there."""
-    parts = (spec.get(name) for name in ("normalizer", "pre_tokenizer"))
-    normalizer, splitter = (part if isinstance(part, dict) else {} for part in parts)
-    if normalizer.get("type") == "BertNormalizer":
-        for name, own in _NORMALIZER.items():
-            yield _NORMALIZING, normalizer, name, own
-    if splitter.get("type") == "ByteLevel":
-        yield _PREFIXING, splitter, "add_prefix_space", "add_prefix_space"
-
-
-def _say_defaults(spec: Any, values: Mapping[str, Any], kind: Any, folder: Path) -> None:
-    """Logs where a tokenizer.json differs from what the classes do without a setting."""
-    for classes, part, name, own in _settings_in(spec):
-        stored = part.get(own)
-        default = part.get("lowercase") if name == "strip_accents" else name in _NORMALIZER
-        is_usual = stored == default or (name == "strip_accents" and stored is None)
-        if values.get(name) is None and (kind is None or kind in classes) and not is_usual:
-            logger.info(
-                "%s: nothing beside it says %s: %s, as it says; transformers takes %s",
-                folder / "tokenizer.json", name, shown(stored), shown(default),
-            )  # fmt: skip
 
 
 def _read_fast_bpe(folder: Path, kind: Any, sums: Sums) -> Tokenizer:

@@ -122,11 +122,11 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the outputs: without names for `num_labels` of them, as transformers,
     LABEL_0 and so on."""
     given = values.get("id2label")
-    number = values.get("num_labels", _DEFAULT_LABELS if given is None else None)
+    number = values.get("num_labels")
     if number is not None:
         checked(number, Labels, "num_labels")
     if given is None:
-        return _unnamed(number)
+        return _unnamed(_DEFAULT_LABELS if number is None else number)
     ids = [str(i) for i in range(len(given))] if isinstance(given, dict) else []
     if not ids or given.keys() != set(ids) or not all(isinstance(x, str) for x in given.values()):
         raise UserError(f"id2label={shown(given)} should name the labels from 0 on")

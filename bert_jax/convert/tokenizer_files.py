@@ -12,7 +12,7 @@ that reads only tokenizer.json.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tokenizers
@@ -34,7 +34,7 @@ def tokenizer_files(
     """
     spec, data = json.loads(tokenizer.json), tokenizer.json
     if tokenizer.frame.unlike:
-        spec["post_processor"] = post_processor(tokenizer.frame, *_ends(tokenizer))
+        spec["post_processor"] = post_processor(tokenizer.frame, *ends_of(tokenizer))
         data = json_bytes(spec)
     pad, unk, cls, sep, mask = map(tokenizer.token, tokenizer.special)
     specials = {
@@ -48,8 +48,8 @@ def tokenizer_files(
     }
     if tokenizer.split_special_tokens:
         settings["split_special_tokens"] = True
-    if not token_types:
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if names := _input_names(settings["tokenizer_class"], tokenizer, token_types):
+        settings["model_input_names"] = names
     files = {
         "tokenizer.json": data,
         "tokenizer_config.json": json_bytes(settings),
@@ -67,7 +67,7 @@ def tokenizer_files(
     return files
 
 
-def _ends(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
+def ends_of(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
     """Yields [CLS] and [SEP] with their ids."""
     for index in (tokenizer.special.cls, tokenizer.special.sep):
         yield tokenizer.token(index), index
@@ -84,21 +84,35 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
+def _input_names(kind: str, tokenizer: Tokenizer, token_types: bool) -> list[str]:
+    """Returns what transformers is to give the model; empty if that is what the class gives: only
+    BertTokenizer gives token types in 4 and in 5."""
+    second = tokenizer.frame.second_type
+    if not token_types or (kind == "BertTokenizer" and not second):
+        return ["input_ids", "attention_mask"]
+    return [] if kind == "BertTokenizer" else ["input_ids", "token_type_ids", "attention_mask"]
+
+
+def is_of_bert(spec: Mapping[str, Any]) -> bool:
+    """Returns whether a tokenizer.json is one that transformers' BertTokenizer makes from its
+    entries, with some normalizer of BERT."""
+    normalizer, model = spec.get("normalizer") or {}, spec["model"]
+    return (
+        normalizer.get("type") == "BertNormalizer"
+        and normalizer.get("clean_text") is True
+        and (spec.get("pre_tokenizer") or {}).get("type") == "BertPreTokenizer"
+        and model.get("type") == "WordPiece"
+        and model.get("max_input_chars_per_word") == LONGEST_WORD
+        and model.get("continuing_subword_prefix") == PREFIX
+    )
+
+
 def _class_settings(spec: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the transformers class that reads the tokenizer, and the settings it needs."""
     if tokenizer.has_unknown_pieces:
         return {"tokenizer_class": fast_bpe.CLASS}
     normalizer = spec["normalizer"] or {}
-    model = spec["model"]
-    original = (
-        normalizer.get("type") == "BertNormalizer"
-        and normalizer["clean_text"]
-        and (spec["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
-        and model["type"] == "WordPiece"
-        and model["max_input_chars_per_word"] == LONGEST_WORD
-        and model["continuing_subword_prefix"] == PREFIX
-    )
-    if not original:  # the class that uses tokenizer.json unchanged
+    if not is_of_bert(spec):  # the class that uses tokenizer.json unchanged
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
         # but for this, which 4.x takes from here
         prefix = (spec["pre_tokenizer"] or {}).get("add_prefix_space")

@@ -27,6 +27,7 @@ from bert_jax.convert.layouts.bert import ENCODER
 from bert_jax.convert.layouts.known_layouts import find_layout
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.slot import POOLER, Slot
+from bert_jax.convert.weight_names import by_current_name, current_names, tied_names
 from bert_jax.errors import UserError
 from bert_jax.objectives.known_objectives import (
     OBJECTIVES,
@@ -40,11 +41,8 @@ from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 
 _PARTS = ("query", "key", "value")
-_PARTS_OF_ENCODER = (
-    "embeddings.", "embeddings_project.", "encoder.layer.", "encoder.embed", "encoder.albert",
-    "layers.", "pooler.", "LayerNorm.", "final_norm.",
-)  # fmt: skip
-_POSITIONS, _WORDS = "encoder.embeddings.position", "encoder.embeddings.word"
+_POSITIONS = "encoder.embeddings.position"
+_SINUSOIDS_WITHIN = 1e-2  # bfloat16 rounds to 2 ** -9
 _QKV, _ATTENTION_NORM = "encoder.layers.attention.qkv.", "encoder.layers.attention.norm."
 
 
@@ -143,6 +141,20 @@ def _sinusoids(config: ModelConfig) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
+def _check_sinusoids(
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, layout: Layout
+) -> None:
+    """Raises UserError for a table of angles that is not RoFormer's, which transformers reads."""
+    if not layout.has_sinusoids or (name := _sinusoids_name(layout)) not in tensors:
+        return
+    given, ours = np.asarray(tensors[name]).astype(np.float32), _sinusoids(config)
+    if given.shape != ours.shape or not np.allclose(given, ours, atol=_SINUSOIDS_WITHIN):
+        raise UserError(
+            f"{name} is not the table of sines and cosines that RoFormer computes for "
+            f"{config.max_position_embeddings} positions; only that one is supported"
+        )
+
+
 def copies(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
     """Returns what a file of a state dict has twice, for older releases of transformers."""
     layout = find_layout(config)
@@ -174,7 +186,7 @@ def from_transformers(
             word embeddings.
     """
     layout = find_layout(config)
-    by_name = _by_current_name(tensors, layout)
+    by_name = by_current_name(tensors, layout)
     groups = present(tensors, config) if groups is None else groups
     heads, pooler = with_heads(groups), POOLER in groups
     _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
@@ -194,7 +206,8 @@ def from_transformers(
         slot.to_ours(tensor, _leaf(params, slot))
     if not config.first_attention_norm:  # which nothing reads
         params["encoder"]["layers"]["attention"]["norm"]["scale"][0] = 1
-    for decoder, tied in _tied(layout).items():
+    _check_sinusoids(by_name, config, layout)
+    for decoder, tied in tied_names(layout).items():
         if decoder in by_name and not np.array_equal(by_name[decoder], by_name[tied]):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
@@ -211,17 +224,17 @@ def rows_before_positions(
     if not (rows := layout.rows_before(pad_token_id)):
         return None
     (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
-    return np.asarray(_by_current_name(tensors, layout)[slot.theirs])[:rows].astype(np.float32)
+    return np.asarray(by_current_name(tensors, layout)[slot.theirs])[:rows].astype(np.float32)
 
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     """Returns the names in a state dict of which our parameters have no counterpart, in order."""
     layout = find_layout(config)
-    known = {slot.theirs for slot in _all_slots(config)} | _tied(layout).keys()
+    known = {slot.theirs for slot in _all_slots(config)} | tied_names(layout).keys()
     known.add(f"{layout.base}.embeddings.position_ids")
     if layout.has_sinusoids:
         known.add(_sinusoids_name(layout))
-    return sorted(name for name in tensors if _current_name(name, layout) not in known)
+    return sorted(name for name, now in current_names(tensors, layout).items() if now not in known)
 
 
 def unread(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
@@ -229,17 +242,7 @@ def unread(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     in order."""
     layout, groups = find_layout(config), present(tensors, config)
     unused = {slot.theirs for slot in _all_slots(config) if slot.group not in groups}
-    return sorted(name for name in tensors if _current_name(name, layout) in unused)
-
-
-def _tied(layout: Layout) -> dict[str, str]:
-    """The tensors of the decoder, with those that they must equal."""
-    words = (tensor.theirs for tensor in layout.encoder or ENCODER if tensor.ours == _WORDS)
-    tied = {
-        "cls.predictions.decoder.weight": next(words),
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    return {layout.tensor_name(name): layout.tensor_name(same) for name, same in tied.items()}
+    return sorted(name for name, now in current_names(tensors, layout).items() if now in unused)
 
 
 def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
@@ -265,7 +268,7 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     """The groups of a state dict: "encoder", the heads of which it has a tensor, the head of its
     task, and a pooler that a head reads; without any head, a pooler of which it has a tensor."""
     layout = find_layout(config)
-    names = _by_current_name(tensors, layout)
+    names = by_current_name(tensors, layout)
     found = {slot.group for slot in _all_slots(config) if slot.theirs in names}
     if isinstance(config, TaskModelConfig):
         found.add(config.head.name)
@@ -277,22 +280,3 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
 
 def _all_slots(config: ModelConfig) -> Iterable[Slot]:
     return slots(config, {"encoder", POOLER, *heads_of(config)})
-
-
-def _by_current_name(tensors: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    """Returns a state dict by current names. A tied tensor that is stored once, under the name of
-    the decoder, has both names, as `safetensors.torch.save_model` stores one."""
-    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
-    for decoder, tied in _tied(layout).items():
-        if decoder in by_name:
-            by_name.setdefault(tied, by_name[decoder])
-    return by_name
-
-
-def _current_name(name: str, layout: Layout) -> str:
-    """Returns the name in a class with a head, in which the encoder has a prefix."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    parts = (layout.tensor_name(f"bert.{part}") for part in _PARTS_OF_ENCODER)
-    bare = name.startswith(tuple(part.removeprefix(f"{layout.base}.") for part in parts))
-    return f"{layout.base}.{name}" if bare else name

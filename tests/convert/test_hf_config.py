@@ -56,3 +56,22 @@ def test_relative_positions_are_refused(kind: str) -> None:
     values = REQUIRED | {"model_type": kind, "position_embedding_type": "relative_key"}
     with pytest.raises(UserError, match=r"position_embedding_type='relative_key' is not supported"):
         from_config_json(values, "config.json")
+
+
+def test_an_older_name_of_the_global_base_must_agree() -> None:
+    """`rope_theta` is that of transformers 4; 5 does not read it."""
+    given = REQUIRED | {"model_type": "modernbert"}
+    same = given | {"global_rope_theta": 5e5, "rope_theta": 5e5}
+    assert from_config_json(same, "config.json").global_rope_theta == 5e5
+    with pytest.raises(UserError, match=r"rope_theta=500000\.0 differs from global_rope_theta"):
+        from_config_json(given | {"rope_theta": 5e5}, "config.json")
+
+
+def test_values_of_heads_that_are_null_or_another_computation() -> None:
+    given = REQUIRED | {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    labels = from_config_json(given | {"num_labels": None}, "config.json").head.labels  # type: ignore[attr-defined]
+    assert labels == ("LABEL_0", "LABEL_1")
+    electra = REQUIRED | {"model_type": "electra", "architectures": ["ElectraForMultipleChoice"]}
+    from_config_json(electra | {"summary_first_dropout": 0}, "config.json")
+    with pytest.raises(UserError, match=r"summary_first_dropout=0\.3"):
+        from_config_json(electra | {"summary_first_dropout": 0.3}, "config.json")

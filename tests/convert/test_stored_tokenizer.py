@@ -251,13 +251,12 @@ def test_a_space_before_a_text_is_set_beside_a_tokenizer_json(prefix, name, tmp_
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", [*PREFIX, "PreTrained"])
+@pytest.mark.parametrize("name", PREFIX)
 @pytest.mark.parametrize("prefix", [False, True])
 def test_it_is_set_as_in_transformers(prefix, name, tmp_path):
     from transformers import AutoTokenizer
 
-    kind = f"{name}Tokenizer{'Fast' if name == 'PreTrained' else ''}"
-    write_bytes(tmp_path, not prefix, add_prefix_space=prefix, tokenizer_class=kind)
+    write_bytes(tmp_path, not prefix, add_prefix_space=prefix, tokenizer_class=f"{name}Tokenizer")
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     wanted = theirs("hello", add_special_tokens=False)["input_ids"]
@@ -270,6 +269,74 @@ def test_a_class_that_may_not_set_it_is_one_line(name, tmp_path):
     with pytest.raises(UserError, match=r"add_prefix_space=True, but tokenizer\.json") as error:
         read_tokenizer(tmp_path, None)
     assert "\n" not in str(error.value)
+
+
+def change(folder: Path, **parts: object) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_what_one_release_of_transformers_applies_must_be_as_stored(prefix, tmp_path):
+    """A space in a sequence is set by 5 alone, that of the general class by 4 alone."""
+    message = (
+        r"add_prefix_space=.*, but tokenizer\.json does as with .* between transformers 4 and 5"
+    )
+    write_bytes(tmp_path, prefix, tokenizer_class="PreTrainedTokenizerFast")
+    settings = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": not prefix}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(SPECIAL | settings))
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    digits = {"type": "Digits", "individual_digits": True}
+    parts = [digits, spec["pre_tokenizer"]]
+    change(tmp_path, pre_tokenizer={"type": "Sequence", "pretokenizers": parts})
+    with pytest.raises(UserError, match=message):
+        read_tokenizer(tmp_path, None)
+    general = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": not prefix}
+    write_bytes(tmp_path, prefix, **general)
+    with pytest.raises(UserError, match=message):
+        read_tokenizer(tmp_path, None)
+    write_bytes(tmp_path, prefix, **(general | {"add_prefix_space": prefix}))
+    assert pieces(tmp_path, "hello") == ["Ġhello" if prefix else "hello"]
+
+
+@pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}, {"type": "Lowercase"}])
+def test_a_normalizer_of_another_kind_does_what_the_settings_say(normalizer, tmp_path):
+    """transformers 5 makes one by the settings, 4 takes that of the file."""
+    lowercases = normalizer == {"type": "Lowercase"}
+    for asked in (lowercases, None, not lowercases):
+        settings = {} if asked is None else {"do_lower_case": asked}
+        (tmp_path / "tokenizer.json").unlink(missing_ok=True)
+        write_json(tmp_path, True, tokenizer_class="BertTokenizer", **settings)
+        change(tmp_path, normalizer=normalizer)
+        if asked in (lowercases, None):
+            assert pieces(tmp_path, "Hello") == ["hello" if lowercases else "Hello"]
+        else:
+            with pytest.raises(
+                UserError, match=rf"do_lower_case={asked}, but tokenizer\.json does"
+            ):
+                read_tokenizer(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "is_said"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, {}, False),
+        ({"tokenizer_class": "BertTokenizer"}, {"pre_tokenizer": {"type": "Whitespace"}}, True),
+        (
+            {"tokenizer_class": "TokenizersBackend"},
+            {"pre_tokenizer": {"type": "Whitespace"}},
+            False,
+        ),
+    ],
+)
+def test_a_class_that_transformers_5_makes_anew_is_said(settings, parts, is_said, tmp_path, caplog):
+    write_json(tmp_path, True, do_lower_case=True, **settings)
+    change(tmp_path, **parts)
+    with caplog.at_level("INFO"):
+        caplog.clear()
+        read_tokenizer(tmp_path, None)
+    line = "text is read as it says; transformers 5 makes BertTokenizer from its entries"
+    assert any(line in message for message in caplog.messages) == is_said
 
 
 @pytest.mark.parametrize(
@@ -304,6 +371,14 @@ def test_a_tokenizer_that_frames_no_text_is_one_line(kind, tmp_path):
         check_frame(tmp_path, tokenizer, None)
     assert "\n" not in str(error.value)
     check_frame(tmp_path, tokenizer, {})  # of an export that an earlier version wrote
+
+
+def test_a_modernbert_without_a_class_has_the_one_that_frames_nothing(tmp_path):
+    tokenizer = write_framed(tmp_path, None)
+    check_frame(tmp_path, tokenizer, None)
+    (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
+    with pytest.raises(UserError, match="its post_processor does not read a text as"):
+        check_frame(tmp_path, tokenizer, None)
 
 
 @pytest.mark.parametrize(

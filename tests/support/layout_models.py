@@ -93,6 +93,7 @@ def task_params(config: ModelConfig, size: float = 1.0) -> dict:
     tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
     named = {name: size * x if x.ndim == 2 else x for name, x in named.items()}
+    named |= {name: x for name, x in tensors.items() if "embed_positions" in name}  # RoFormer's own
     return weights.from_transformers(named, config)
 
 

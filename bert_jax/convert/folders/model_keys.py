@@ -23,7 +23,7 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     read("norm_bias attention_bias mlp_bias classifier_bias decoder_bias classifier_activation",
          "ModernBERT's; dense layers have biases in all of these places or in none, the word "
          "scores have one, and heads have the activation of the layers"),
-    read("local_attention global_attn_every_n_layers global_rope_theta local_rope_theta",
+    read("local_attention global_attn_every_n_layers global_rope_theta local_rope_theta rope_theta",
          "ModernBERT's windows and rotary angles, as transformers 4 writes them"),
     read("layer_types rope_parameters sliding_window",
          "the same as transformers 5 writes them; layers 0, n, 2n, … must be the global ones"),
@@ -91,7 +91,9 @@ CONFIG_KEYS: Final[tuple[Entry, ...]] = (
     no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
               "pooler_size_per_head pooler_type", "of a pooler that no class of transformers has"),
     *_EXPERIMENTS,
-    no_effect("summary_proj_to_labels summary_first_dropout", "of classes of other families"),
+    no_effect("summary_proj_to_labels", "of classes of other families"),
+    refused("summary_first_dropout", "dropout before the dense layer of multiple choice", None, 0,
+            0.0),
 )  # fmt: skip
 
 GOOGLE_KEYS: Final[tuple[Entry, ...]] = (

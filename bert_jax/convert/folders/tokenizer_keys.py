@@ -46,8 +46,10 @@ TOKENIZER_KEYS: Final[tuple[Entry, ...]] = (
               "init_inputs is_local local_files_only from_slow slow_tokenizer_class use_fast "
               "backend files_loaded device_map processor_class transformers_version "
               "model_specific_special_tokens full_tokenizer_file", _PATHS),
-    no_effect("padding_side pad_token_type_id pad_to_multiple_of padding model_input_names "
-              "return_tensors", _PADDING),
+    read("model_input_names", "whether the second text of a pair has a token type of its own, if "
+         "the model has types; without the key, as the class in transformers 4"),
+    no_effect("padding_side pad_token_type_id pad_to_multiple_of padding return_tensors",
+              _PADDING),
     no_effect("max_length stride truncation truncation_strategy",
               "of the last call before the tokenizer was saved"),
     no_effect("clean_up_tokenization_spaces errors trim_offsets spaces_between_special_tokens "

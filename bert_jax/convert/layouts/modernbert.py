@@ -120,6 +120,13 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"{key}={shown(old)} differs from rope_parameters.{kind}; make them agree"
             )
         found[key] = own["rope_theta"]
+    # A name of the global one in transformers 4, which 5 does not read.
+    key = _THETAS[_GLOBAL][0]
+    if values.get("rope_theta", found[key]) != found[key]:
+        raise UserError(
+            f"rope_theta={shown(values['rope_theta'])} differs from {key}={shown(found[key])}; "
+            "make them agree"
+        )
     return found
 
 
