@@ -54,6 +54,7 @@ def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
+    named |= {name: x for name, x in tensors.items() if "embed_positions" in name}  # RoFormer's own
     return weights.from_transformers(named, config)
 
 
