@@ -139,11 +139,14 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.cased and Path(values.tokenizer).suffix in (".json", ".model"):
         raise UsageError(f"--cased is for a vocab.txt; {values.tokenizer} says it: leave it out")
     from bert_jax.convert.model_folders import load_tokenizer
+    from bert_jax.convert.tokenizer_files import lowercases
     from bert_jax.data_pipeline.store_build.build import build_shards, build_store, use_recorded
 
     sources = _sources(values)
     use_recorded([values.tokenizer, *(s.path for s in sources)], values.out, values.work)
     tokenizer = load_tokenizer(values.tokenizer, lowercase=not values.cased)
+    if values.cased and lowercases(tokenizer):
+        raise UsageError(f"--cased: {values.tokenizer} lower-cases text; leave it out")
     common = {name: values[name].value for name in ("dedup", "work", "workers", "strict")}
     if shard:
         number, count = shard

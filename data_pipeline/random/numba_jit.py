@@ -127,7 +127,8 @@ def _roots() -> Iterator[Path]:
 
 
 def _digest(source: Path) -> bytes:
-    """Returns a digest of a file and of all files of this package that it imports, transitively.
+    """Returns a digest of a file and of all files that it imports, transitively, but for those of
+    installed packages.
 
     A compiled function contains its callees and constants of other files, so it is compiled again
     if and only if one of these files changes. The files are read when the function is defined,
@@ -144,18 +145,29 @@ def _digest(source: Path) -> bytes:
 
 @functools.cache
 def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
-    """Returns a file's digest, and the files of this package that it imports at top level."""
+    """Returns a file's digest, and the files that it imports at top level: of this package, and of
+    others that are not installed, such as those beside a user's module."""
     data = source.read_bytes()
-    imported = []
+    places: list[tuple[Path | None, str]] = []  # folder, None: of an absolute import; name
     for node in ast.parse(data).body:
         if isinstance(node, ast.Import):
-            imported += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    paths = (
-        _TOP / f"{name.removeprefix(_PREFIX).lstrip('.').replace('.', '/')}{ending}"
-        for name in imported
-        if name.startswith(f"{_PREFIX}.")
-        for ending in (".py", "/__init__.py")
-    )
-    return hashlib.sha256(data).digest(), tuple(path for path in paths if path.is_file())
+            places += [(None, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            folder = source.parents[node.level - 1] if node.level else None
+            base = [node.module] if node.module else []
+            names = [*base, *(".".join([*base, alias.name]) for alias in node.names)]
+            places += [(folder, name) for name in names]
+    files = (file for folder, name in places for file in _files_of(folder, name))
+    return hashlib.sha256(data).digest(), tuple(files)
+
+
+def _files_of(folder: Path | None, name: str) -> Iterator[Path]:
+    """Yields the file of a module; none of a name that is no module, or of an installed one."""
+    if folder is None and not name.startswith(f"{_PREFIX}."):
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        if file.endswith(".py") and not file.startswith((sys.prefix, sys.base_prefix)):
+            yield Path(file)
+        return
+    name = name if folder else name.removeprefix(_PREFIX).lstrip(".")
+    path = (folder or _TOP) / name.replace(".", "/")
+    yield from filter(Path.is_file, (path.with_name(f"{path.name}.py"), path / "__init__.py"))

@@ -178,8 +178,11 @@ def _listed(value: Any) -> list[Any]:
 
 def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
     """Returns the files that patterns name: `*` within a folder, `**` across them, `?` a character,
-    `[0-9]` and `[!a]` one of some; a folder's name stands for all that is in it."""
-    regexes = [re.compile(f"{_as_regex(pattern)}(?:/.*)?") for pattern in patterns]
+    `[0-9]` and `[!a]` one of some; the name of a folder, in full, stands for all that is in it."""
+    regexes = [
+        re.compile(_as_regex(pattern) + ("" if _GLOB.search(pattern) else "(?:/.*)?"))
+        for pattern in patterns
+    ]
     return [file for file in files if any(regex.fullmatch(file) for regex in regexes)]
 
 

@@ -257,7 +257,8 @@ def _ready(
         shared: other machines may have filled the folders, so their settings are checked.
     """
     folders, plan = inputs.folders, inputs.plan
-    count = folders.check(plan.settings) if shared or merge_only else 0
+    has_others = shared or merge_only or folders.is_divided
+    count = folders.check(plan.settings) if has_others else 0
     inputs.digests.save()
     atomic.write_bytes(folders.main / TOKENIZER, inputs.tokenizer.json)
     found = folders.find(plan.units, fetch_them=True)

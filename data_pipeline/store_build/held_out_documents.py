@@ -41,15 +41,19 @@ def assign_splits(
     once: they share a hash and so stay in one split, in whatever sources they are. A source of
     which nothing would be left to train on keeps all its texts in training.
     """
-    own = [np.unique(documents.hashes[kept & (documents.source == s)]) for s in range(sources)]
+    has_text = kept & (documents.sentences > 0)
+    own, of_text = (
+        [np.unique(documents.hashes[some & (documents.source == s)]) for s in range(sources)]
+        for some in (kept, has_text)
+    )
     smallest = [hashes[: held_out_count(len(hashes), share)] for hashes in own]
     held_out = np.unique(np.concatenate([*smallest, np.zeros(0, documents.hashes.dtype)]))
-    for hashes in own:
+    for hashes in of_text:
         if _among(hashes, held_out).all():
             held_out = held_out[~_among(held_out, hashes)]
     split = np.full(len(documents.hashes), _TRAIN, np.int8)
     split[_among(documents.hashes, held_out)] = _HELD_OUT
-    split[~kept | (documents.sentences == 0)] = NOWHERE
+    split[~has_text] = NOWHERE
     return split
 
 

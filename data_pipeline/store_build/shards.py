@@ -107,6 +107,11 @@ class ShardFolders:
                 f"…/{count:,}; give --shard=I/{others}, or choose another --work"
             )
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether shards there are those of `--shard=I/N`, of this machine or of others."""
+        return bool(_read(f"{self.shared}/{_SETTINGS}").get("shards", 0))
+
     def sent(self, unit: Unit) -> Unit:
         """Returns a unit whose shard goes to the bucket, if there is one."""
         url = f"{self.bucket}/{SHARDS}/{unit.shard.name}" if self.bucket else ""

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html.entities import html5
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,18 @@ def _entities(text: str) -> tuple[str, int]:
     for _ in range(_MOST_ESCAPES):  # WikiExtractor escapes existing entities: &amp;nbsp;
         if "&" not in text:
             break
-        text, replaced = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
-        count += replaced
-        if not replaced or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
+        found = sum(_character(entity) != entity for entity in _ENTITY.findall(text))
+        if not found:
             break
+        text, count = _ENTITY.sub(lambda match: _character(match[0]), text), count + found
     return text, count
+
+
+def _character(entity: str) -> str:
+    """Returns the character of an entity; what is none, such as "&region;", stays, of which
+    `html.unescape` makes "®ion;"."""
+    is_number = entity.startswith("&#")
+    return html.unescape(entity) if is_number else html5.get(entity[1:], entity)
 
 
 def _empty_lines_without_words(text: str) -> tuple[str, int]:

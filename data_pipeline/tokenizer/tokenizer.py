@@ -28,6 +28,7 @@ from bert_jax.data_pipeline.tokenizer.json_file import (
     library_errors,
     special_ids,
 )
+from bert_jax.data_pipeline.tokenizer.specials_in_text import reading_specials_as_text
 from bert_jax.data_pipeline.tokenizer.word_starts import (
     BEGINS,
     BYTE_SPACE,
@@ -103,11 +104,10 @@ class Tokenizer:
             raise UserError(f"{name}: ids must run from 0 to {last} without gaps")
         self.vocab_size = fast_bpe.count_entries(self._encoder, self.special)
         self.has_unknown_pieces = self.vocab_size <= last
-        # "[MASK]" in text for pretraining must not become the special id. This setting is not
-        # saved, so the saved file still maps "[MASK]" to the id, which fill-mask users need.
-        self._encoder.encode_special_tokens = True
-        self._encoder.no_truncation()
-        self._encoder.no_padding()
+        # "[MASK]" in text for pretraining must not become the special id. This is not saved: the
+        # file still maps "[MASK]" to the id, which fill-mask users need.
+        with self._errors():
+            self._encoder = reading_specials_as_text(self._encoder, data, self.special)
 
     @classmethod
     def load(cls, path: Path | str, *, lowercase: bool | None = None) -> "Tokenizer":

@@ -146,6 +146,17 @@ def test_held_out_count(documents: int, share: float | None, held_out: int) -> N
     assert held_out_count(documents, share) == held_out
 
 
+def test_the_only_document_with_text_stays_in_training(tmp_path: Path) -> None:
+    """Also beside documents of which nothing is left, whatever their hashes."""
+    for number in range(6):
+        (tmp_path / f"{number}.jsonl").write_text(
+            json.dumps({"text": f"doc a {number}."}) + "\n" + json.dumps({"text": ""}) + "\n"
+        )
+        store = made(f"jsonl:{tmp_path / f'{number}.jsonl'}", tmp_path / f"store{number}")
+        assert len(store.train.document_lengths) == 1
+        assert not len(store.held_out.document_lengths)
+
+
 def test_equal_texts_of_two_sources_stay_on_one_side(tmp_path: Path) -> None:
     """Also where one source has few texts, of which all stay in training if none would be left."""
     texts = sorted((f"{letter} b c." for letter in LETTERS), key=raw_hash)

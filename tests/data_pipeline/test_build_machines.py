@@ -171,6 +171,32 @@ def test_a_merge_names_the_shards_that_are_missing(
     assert contents(tmp_path / "store") == clean
 
 
+def test_a_build_with_other_settings_leaves_the_shards_of_others(
+    corpus: list[str], clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(corpus, tmp_path / "store", "--shard=1/2") == 0
+    kept = contents(tmp_path / ".store.building")
+    capsys.readouterr()
+    other = [f"{corpus[0]},lang=de", *corpus[1:]]
+    assert build(other, tmp_path / "store") == 1
+    assert ".store.building: its shards were built from other text or settings" in error(capsys)
+    assert contents(tmp_path / ".store.building").items() >= kept.items()
+    assert build(corpus, tmp_path / "store", "--shard=2/2") == 0
+    assert build(corpus, tmp_path / "store", "--merge") == 0
+    assert contents(tmp_path / "store") == clean
+
+
+def test_a_tokenizer_that_lower_cases_is_not_cased_whatever_its_name(
+    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TOKENIZER.save(tmp_path / "entries")
+    words = [word for word in corpus if not word.startswith("--tokenizer=")]
+    words.append(f"--tokenizer={tmp_path / 'entries'}")
+    assert build([*words, "--cased"], tmp_path / "store") == 2
+    assert f"--cased: {tmp_path / 'entries'} lower-cases text" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [

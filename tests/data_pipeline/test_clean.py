@@ -76,6 +76,7 @@ WIKI = [
     ("tag", 'A <SPAN class="a">b</SPAN><br\\><ol reversed>c</ol> is.', "A b c is."),
     ("anchor", 'A <A HREF="b">c</A> is.', "A c is."),
     ("entity", "&amp;lt;b A&amp;M.", "<b A&M."),
+    ("entity", "p = &amp;region &section; &copy; is.", "p = &region &section; © is."),
     ("control_character", "a\x0bb.", "a b."),
     ("invisible_character", "co\xadop \u202abobby.", "coop bobby."),
     ("line_without_words", "Text here.\n—\n* * *", "Text here."),

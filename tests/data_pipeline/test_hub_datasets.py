@@ -202,6 +202,8 @@ def test_what_is_not_there_is_one_line(name: str, message: str, server: Hub) -> 
         ("*.parquet", ["a.parquet"]),
         ("**/*.parquet", ["a.parquet", "d/b.parquet", "d/e/c.parquet"]),
         ("d", ["d/b.parquet", "d/e/c.parquet"]),
+        ("*", ["a.parquet"]),
+        ("d/*", ["d/b.parquet"]),
         ("d/**", ["d/b.parquet", "d/e/c.parquet"]),
         ("?/b.*", ["d/b.parquet"]),
         ("d/[b].parquet", ["d/b.parquet"]),

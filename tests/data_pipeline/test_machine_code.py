@@ -1,5 +1,6 @@
 """The cache of compiled loops: no file in it can crash a program or change its results."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -146,6 +147,27 @@ def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch
     assert state("KEY = 1\n", draws) == first
     assert state(loops.read_text() + "X = 1\n", loops) != first
     numba_jit._read.cache_clear()
+
+
+def test_code_depends_on_what_is_imported_from_beside_it(tmp_path, monkeypatch):
+    """As a user's module with a helper: absolute and relative, not what is installed."""
+    for name in ("helper", "within"):
+        (tmp_path / f"{name}.py").write_text("LIMIT = 1\n")
+    loops = tmp_path / "loops.py"
+    loops.write_text("import numba\nfrom helper import LIMIT\nfrom . import within\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("helper")
+    seen = set()
+    for name in ("helper", "within"):
+        for limit in (1, 7):
+            (tmp_path / f"{name}.py").write_text(f"LIMIT = {limit}\n")
+            numba_jit._read.cache_clear()
+            seen.add(numba_jit._digest(loops))
+    assert len(seen) == 3
+    files = numba_jit._read(loops)[1]
+    assert {path.name for path in files} == {"helper.py", "within.py"}
+    numba_jit._read.cache_clear()
+    del sys.modules["helper"]
 
 
 def test_closures_are_not_kept(folder):

@@ -143,6 +143,31 @@ def test_bad_vocabularies(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "t.json")
 
 
+def xlm_roberta(*, special: bool = True) -> bytes:
+    """A Unigram tokenizer.json as XLM-R's: special tokens are pieces with the best score of all."""
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = [(name, 0.0) for name in names]
+    pieces += [("▁", -3.0), *((c, -5.0) for c in "abcdefghiklmnopstu<>/"), ("<mask>", 0.0)]
+    encoder = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 3, False))
+    encoder.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    encoder.add_special_tokens([*names, "<mask>"])
+    spec = json.loads(encoder.to_str())
+    for token in spec["added_tokens"]:
+        token["special"] = special
+    return json.dumps(spec).encode()
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_special_tokens_that_a_text_spells_are_text_though_they_are_pieces(special: bool) -> None:
+    tokenizer = Tokenizer(xlm_roberta(special=special))
+    for text in ("the <mask> tag", "a <s>old</s> one", "<pad><unk>"):
+        (found,) = tokenizer.encode_batch([text])
+        assert not {*found.tolist()} & {*tokenizer.special}, text
+        assert "".join(map(tokenizer.token, found)).replace("▁", " ").strip() == text
+    (found,) = tokenizer.encode_texts(["the <mask>"])  # of a user who asks for the word there
+    assert found[-1] == tokenizer.special.mask
+
+
 def test_nothing_gives_no_ids() -> None:
     first, second = Tokenizer.from_vocab(ENTRIES).encode_batch(["", "hello"])
     assert (first.shape, first.dtype, second.tolist()) == ((0,), np.uint32, [11])
