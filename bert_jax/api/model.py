@@ -7,7 +7,6 @@ of the joined layers (H of one, or of their mean), V vocabulary, P masks in a te
 # Over 300 lines: one public class, whose methods and their documentation users read together.
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from bert_jax.api import compiled, sentence_vectors
 from bert_jax.api.compiled import Pooling, check_choice
+from bert_jax.api.outputs import Fill, Prediction, Tokens
 from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
@@ -41,40 +41,6 @@ from bert_jax.objectives.replaced_tokens import to_give
 from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 
-@dataclass(frozen=True)
-class Fill:
-    """A predicted vocabulary entry for a mask; "##" marks the inside of a word (WordPiece), "▁"
-    (SentencePiece) and "Ġ" (byte-level BPE) its start."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The class of a text with its probability, or its score; the other is None."""
-
-    label: str | None
-    probability: float | None
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """A text as the model reads it, cut to its longest row.
-
-    Attributes:
-        ids: with [CLS] and [SEP].
-        spans: int32 [tokens - 2, 2], of the tokens between [CLS] and [SEP]: the first character in
-            the text, and the one after the last. None if they were not asked for.
-        cut: number of tokens that were cut off.
-    """
-
-    ids: list[int]
-    spans: np.ndarray | None
-    cut: int
-
-
 class Model:
     """A BERT encoder with its tokenizer; created by `load`.
 
@@ -97,17 +63,20 @@ class Model:
         groups: frozenset[str],
         sentence: SentenceEncoder | None = None,
         pad: int | None = None,
+        trained_length: int | None = None,
     ):
         """
         Args:
             groups: the parts of `params`.
             sentence: what makes vectors of texts, in a folder of sentence-transformers.
             pad: see `check_no_padding`.
+            trained_length: tokens of the longest sequences in training, to which the head of a task
+                reads texts; None: all positions.
         """
         if sentence and sentence.lowercase:
             tokenizer = lowercased(tokenizer)
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
-        self.sentence, self.pad = sentence, pad
+        self.sentence, self.pad, self._trained_length = sentence, pad, trained_length
         self.params, self.part_weights = replicate((params, sentence.weights if sentence else ()))
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
@@ -344,8 +313,7 @@ class Model:
         for pair in pairs:
             _listed(pair)
         predictor = self._predictor_of("classification", "regression")
-        longest = self.config.max_position_embeddings
-        encoded = encode(self.tokenizer, self.config, pairs, longest)
+        encoded = encode(self.tokenizer, self.config, pairs, predictor.longest)
         logits = predictor.logits(encoded, batch_size=batch_size)
         return [_prediction(predictor, values) for values in logits]
 
@@ -416,7 +384,9 @@ class Model:
         """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
             kind_of_model(self.config, makes_vectors=self.sentence is not None)
-            self._predictor = Predictor(self.config, self.params, self.tokenizer, self.pad)
+            self._predictor = Predictor(
+                self.config, self.params, self.tokenizer, self.pad, longest=self._trained_length
+            )
         if (own := self._predictor.kind.name) not in kinds:
             raise UserError(
                 f"the model has a {own} head; give one with a {' or '.join(kinds)} head"
@@ -463,7 +433,7 @@ def load(path: Path | str) -> Model:
         config, pad = found.config, found.pad_token_id
         params = weights.from_transformers(found.tensors, config, pad)
     groups = frozenset(weights.groups_in(params))
-    return Model(config, params, found.tokenizer, groups, found.sentence, pad)
+    return Model(config, params, found.tokenizer, groups, found.sentence, pad, found.trained_length)
 
 
 def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:

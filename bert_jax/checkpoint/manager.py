@@ -325,6 +325,16 @@ def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = No
     return [which]
 
 
+def chosen_step(workdir: Workdir, which: int | Literal["best"] | None = None) -> int:
+    """Returns the step that `which` names, as `find_steps`; by default the newest, or of a
+    fine-tuned run the one that `config.task.keep` names."""
+    if which is None and (known := known_run(workdir)):
+        # Runs of old versions have no task.
+        which = "best" if known["config"].get("task", {}).get("keep") == "best" else None
+    (step,) = find_steps(workdir, which)
+    return step
+
+
 def _names(steps: Sequence[int]) -> str:
     return ", ".join(map(str, steps))
 
@@ -332,7 +342,7 @@ def _names(steps: Sequence[int]) -> str:
 def load_params(
     workdir: Workdir, which: int | Literal["best"] | None = None, weights: Weights = "last"
 ) -> tuple[dict, dict[str, Any]]:
-    """Loads the parameters of a step (see `find_steps`) to one device, and its `meta`.
+    """Loads the parameters of a step (see `chosen_step`) to one device, and its `meta`.
 
     Those of a discriminator have the tables that it reads, not what it adds to its generator's.
 
@@ -341,7 +351,7 @@ def load_params(
             weights.
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
-    (step,) = find_steps(workdir, which)
+    step = chosen_step(workdir, which)
     meta = read_own_meta(workdir, step, known_run(workdir))
     params, config = read_params(workdir, meta, weights), config_of(meta)
     return (summed(params) if trains_apart(config.model, learned_by(config)) else params), meta

@@ -48,12 +48,12 @@ class TaskConfig:
     # maximum question and answer length, longer questions are truncated.
     stride: Annotated[int, Within(1, 2**17)] = 128
     max_question: Annotated[int, Within(1, 2**17)] = 64
-    max_answer: Annotated[int, Within(1, 2**17)] = field(default=30, metadata=FREE)
+    max_answer: Annotated[int, Within(1, 2**17)] = 30
     # Answers that are kept, and their ends.
-    n_best: Annotated[int, Within(1, 2**17)] = field(default=20, metadata=FREE)
+    n_best: Annotated[int, Within(1, 2**17)] = 20
     # The answer is "" where that scores higher than the best one by more than this, as in SQuAD
     # 2.0; None: every question has an answer, as in 1.1.
-    null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = field(default=None, metadata=FREE)
+    null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = None
     # The softmax that a question's loss is of: over the tokens of its window, or over the whole
     # padded row, as in run_squad.py and transformers.
     answer_softmax: Literal["window", "row"] = "window"

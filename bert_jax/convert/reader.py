@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.folders.file_names import FILES
-from bert_jax.convert.hf_config import from_config_json, pad_token_id
+from bert_jax.convert.hf_config import LENGTH, from_config_json, pad_token_id
 from bert_jax.convert.model_files import (
     CONFIG,
     DISCRIMINATOR,
@@ -44,6 +44,12 @@ class StoredModel:
     values: Mapping[str, Any] = field(default_factory=dict)  # of a config.json of transformers
     sentence: SentenceEncoder | None = None  # of a folder of sentence-transformers
     left_out: tuple[str, ...] = ()  # what was not read, a text each
+
+    @property
+    def trained_length(self) -> int | None:
+        """Tokens of the longest sequences in training, as an export says; None if unknown."""
+        found = self.values.get(LENGTH)
+        return found if type(found) is int and found > 0 else None
 
 
 def read_folder(path: Path) -> StoredModel:

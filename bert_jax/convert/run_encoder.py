@@ -35,7 +35,7 @@ def encoder_of_run(
     own = weights_of(params[head.name], dense) if params and dense else [{}] * len(dense)
     weights: list[Mapping[str, np.ndarray]] = [{}, *own, *[{}] * len(norm)]
     passage = passage_prompt(task, head.vectors.loss)
-    has_two = head.vectors.loss == "negatives" or passage != task.query_prompt
+    has_two = passage != task.query_prompt
     prompts = {QUERY: task.query_prompt, **dict.fromkeys(PASSAGES, passage)}
     given = {name: prompt for name, prompt in prompts.items() if prompt}
     return SentenceEncoder(

@@ -42,6 +42,7 @@ class ReadModel:
         ignored: the stored tensors, by name, of which `params` have no counterpart.
         sentence: what makes vectors of texts with the model, if its folder or its run has that.
         trained_form: of an export, what `to_config_json` took; empty where nothing is recorded.
+        trained_length: of an export, tokens of the longest sequences in training; None if unknown.
         origin: of a checkpoint, name and commit of the model on the hub that its run started from.
     """
 
@@ -53,6 +54,7 @@ class ReadModel:
     origin: str = ""
     sentence: SentenceEncoder | None = None
     trained_form: Mapping[str, Any] = field(default_factory=dict)
+    trained_length: int | None = None
 
 
 def read_model(source: str) -> ReadModel:
@@ -80,7 +82,7 @@ def read_model(source: str) -> ReadModel:
         ignored = tuple(weights.leftover(stored.tensors, stored.config))
     return ReadModel(
         source, params, stored.config, stored.tokenizer, ignored, sentence=stored.sentence,
-        trained_form=stored.values.get(FORM, {}),
+        trained_form=stored.values.get(FORM, {}), trained_length=stored.trained_length,
     )  # fmt: skip
 
 

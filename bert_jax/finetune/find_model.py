@@ -4,7 +4,7 @@ from typing import Final
 
 from etils import epath
 
-from bert_jax.checkpoint.manager import find_steps
+from bert_jax.checkpoint.manager import chosen_step
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.settings import shown
@@ -19,12 +19,6 @@ _RESULTS: Final = {
     "metrics": lambda value: json_record.has_form(value, [json_record.text]) and value,
     "runs": lambda value: json_record.has_form(value, [{"run": json_record.file_name}]) and value,
 }
-
-
-def kept_step(run: Workdir, config: Config) -> int:
-    """Returns the step that `config.task.keep` names."""
-    (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
-    return step
 
 
 def find_model(model: str) -> tuple[str, Config | None]:
@@ -47,7 +41,7 @@ def find_model(model: str) -> tuple[str, Config | None]:
         return model, None
     config = config_of(description.read_description(run))
     if step is None:
-        step = kept_step(run, config)
+        step = chosen_step(run)
     return f"{path}@{step}", config
 
 

@@ -60,7 +60,9 @@ def predict(
     try:
         of_run = kind_of(config.task) if config and config.task.name else None
         kind_of_model(read.config, makes_vectors=read.sentence is not None)
-        predictor = Predictor(read.config, read.params, read.tokenizer, kind=of_run)
+        predictor = Predictor(
+            read.config, read.params, read.tokenizer, kind=of_run, longest=read.trained_length
+        )
         kind = predictor.kind
         kind.check_flags([*settings, *more])
         task = config.task if config else TaskConfig(name=kind.name)

@@ -42,10 +42,14 @@ class Predictor:
         tokenizer: Tokenizer,
         pad: int | None = None,
         kind: TaskKind | None = None,
+        longest: int | None = None,
     ):
         """Raises UserError if the model has no head of a task, or one with several answers.
 
-        pad: see `check_no_padding`. kind: None is the one that makes the predictions of such heads.
+        Args:
+            pad: see `check_no_padding`.
+            kind: None is the one that makes the predictions of such heads.
+            longest: tokens of an example unless others are asked for; None: the model's positions.
         """
         of_model = kind_of_model(config)
         self.kind = kind or of_model
@@ -58,6 +62,7 @@ class Predictor:
                 "that predicts one"
             )
         self._config, self._tokenizer, self._pad = config, tokenizer, pad
+        self.longest = min(longest or self._positions, self._positions)
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
         self._params = replicate(part_of(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
@@ -68,7 +73,7 @@ class Predictor:
         """Returns a prediction for each example, see `kind.TaskKind`, and what was cut, in words.
 
         Args:
-            length: most tokens of an example or of a window, by default all positions of the model.
+            length: most tokens of an example or of a window, by default `longest`.
 
         Raises:
             UserError: the model outputs values that are not finite, or its rows are too short.
@@ -86,7 +91,7 @@ class Predictor:
     ) -> tuple[Prepared, list[np.ndarray]]:
         """Returns the examples as the model reads them, and its logits for all that was prepared;
         arguments and errors as `predictions`, and `advance` as `logits`."""
-        limit = min(length or self._positions, self._positions)
+        limit = min(length or self.longest, self._positions)
         context = TaskContext(task, self._tokenizer, self._config, limit)
         prepared = self.kind.prepare(context, examples)
         return prepared, self.logits(prepared.encoded, advance=advance)

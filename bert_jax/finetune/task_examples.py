@@ -14,12 +14,11 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.checkpoint.manager import chosen_step, known_run, read_own_meta, read_params
 from bert_jax.config.optimizer_settings import Weights
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune.find_model import kept_step
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.finetune.task_evaluation import batch_on_devices
 from bert_jax.objectives import total as objectives
@@ -67,10 +66,11 @@ def write_task_examples(
             f"{run}: the loss of {config.task.name} compares examples, so that none has a loss of "
             "its own; leave out --per_example"
         )
-    (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
+    chosen = chosen_step(run, step)
     meta = read_own_meta(run, chosen, known)
     hub_names.use_recorded(folder)
     data = open_task(config, run)
+    _check_same(run, data, meta["data"])
     found = _evaluate(config, data, read_params(run, meta, weights))
     name = f"task/{config.task.name}"
     about = {
@@ -84,6 +84,17 @@ def write_task_examples(
     per_example.write(path, {name: found.values}, about)
     examples = len(data.held_out.examples.examples)
     console.print(f"{examples:,} held-out examples of {name} in {path}", markup=False)
+
+
+def _check_same(run: Workdir, data: TaskData, trained_on: Mapping[str, str]) -> None:
+    """Raises UserError if the files of the task are no longer those of the run: of a table without
+    a held-out file, other examples would be held out, and some that the run has learned."""
+    for split in ("train", "held_out"):
+        if trained_on.get(split) not in (None, getattr(data, split).digest):
+            raise UserError(
+                f"{run}: the {split.replace('_', '-')} examples of the task are no longer those of "
+                "the run (by digest); put its files back, or measure them by `bert-jax predict`"
+            )
 
 
 def _evaluate(config: Config, data: TaskData, params: dict) -> Evaluated:

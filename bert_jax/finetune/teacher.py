@@ -162,7 +162,7 @@ def find_teacher(
     except UserError as error:
         raise UserError(f"{_KEY}={source}: {error}") from None
     task = own.task if own else TaskConfig(name=kind.name)
-    length = own.phases[0].seq_length if own else None
+    length = own.phases[0].seq_length if own else read.trained_length
     return Teacher(source, kind, _Model(read, order, task, length))
 
 

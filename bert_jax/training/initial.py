@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.fingerprint import by_path, path_of
-from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta
+from bert_jax.checkpoint.manager import chosen_step, known_run, read_own_meta
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
@@ -195,7 +195,7 @@ def _read(config: Config, data: RunData) -> InitialState:
     others: Mapping[str, np.ndarray] = {}
     words: float | None = None
     if run.is_run():
-        (step,) = find_steps(run, step)
+        step = chosen_step(run, step)
         meta = read_own_meta(run, step, known_run(run))
         read = read_checkpoint(config.init, run, step, config.init_weights)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin

@@ -109,7 +109,7 @@ class ShardFolders:
 
     @property
     def is_divided(self) -> bool:
-        """Whether shards there are those of `--shard=I/N`, of this machine or of others."""
+        """True if shards there are those of `--shard=I/N`, of this machine or of others."""
         return bool(_read(f"{self.shared}/{_SETTINGS}").get("shards", 0))
 
     def sent(self, unit: Unit) -> Unit:

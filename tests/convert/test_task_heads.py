@@ -112,6 +112,20 @@ def _words(name: str) -> list[str]:
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).split()
 
 
+def test_a_head_reads_as_many_tokens_as_the_longest_text_it_was_trained_on(tokenizer, tmp_path):
+    """An export says how many; the positions behind were never trained."""
+    config = task_config("bert", CLASSIFIER, vocab_size=tokenizer.vocab_size)
+    params, most = task_params(config), config.max_position_embeddings
+    found = {}
+    for length in (8, None):
+        card, folder = Card(objectives=(CLASSIFIER,), length=length), tmp_path / str(length)
+        export(params, config, tokenizer, folder, card=card)
+        model = bert_jax.load(folder)
+        found[length] = [model.predict("a " * size)[0].probability for size in (6, 7, 2 * most)]
+    assert found[8][0] == found[8][1] == found[8][2] == found[None][0]
+    assert len({*found[None]}) == 3
+
+
 def test_settings_of_a_head_stay_as_they_are(tokenizer, tmp_path):
     source = write(tmp_path / "source", "roberta", CLASSIFIER, tokenizer)
     (source / "SHA256SUMS").unlink()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax import cli
 from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store_build import build, units, working_folder
@@ -144,6 +145,16 @@ def test_held_out_documents_are_the_smallest_hashes_whatever_the_tokenizer(
 )  # fmt: skip
 def test_held_out_count(documents: int, share: float | None, held_out: int) -> None:
     assert held_out_count(documents, share) == held_out
+
+
+def test_a_tokenizer_that_lower_cases_is_not_cased_whatever_its_name(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TOKENIZER.save(tmp_path / "entries")
+    words = [f"--source=lines:{text}", f"--tokenizer={tmp_path / 'entries'}", "--cased"]
+    assert cli.main(["data", "build", *words, f"--out={tmp_path / 'store'}"]) == 2
+    assert f"--cased: {tmp_path / 'entries'} lower-cases text" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_only_document_with_text_stays_in_training(tmp_path: Path) -> None:

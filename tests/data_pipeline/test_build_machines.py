@@ -186,17 +186,6 @@ def test_a_build_with_other_settings_leaves_the_shards_of_others(
     assert contents(tmp_path / "store") == clean
 
 
-def test_a_tokenizer_that_lower_cases_is_not_cased_whatever_its_name(
-    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    TOKENIZER.save(tmp_path / "entries")
-    words = [word for word in corpus if not word.startswith("--tokenizer=")]
-    words.append(f"--tokenizer={tmp_path / 'entries'}")
-    assert build([*words, "--cased"], tmp_path / "store") == 2
-    assert f"--cased: {tmp_path / 'entries'} lower-cases text" in capsys.readouterr().err
-    assert not (tmp_path / "store").exists()
-
-
 @pytest.mark.parametrize(
     ("flag", "message"),
     [

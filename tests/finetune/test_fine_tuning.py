@@ -211,7 +211,7 @@ def test_what_a_run_learned_is_evaluated_predicted_and_exported(
     assert len(lines) == DEV
     right = sum(line == f"{row[0]}\t{row[3]}" for line, row in zip(lines, dev, strict=True))
     assert right / DEV == pytest.approx(highest)
-    bert_jax.export(tmp_path / "run", tmp_path / "out", step=best)
+    bert_jax.export(tmp_path / "run", tmp_path / "out")
     values = json.loads((tmp_path / "out/config.json").read_text())
     assert values["architectures"] == ["BertForSequenceClassification"]
     assert values["id2label"] == {"0": "entailment", "1": "not_entailment"}
@@ -228,6 +228,24 @@ def test_what_a_run_learned_is_evaluated_predicted_and_exported(
     found = [p.label for p in model.predict([(row[1], row[2]) for row in dev])]
     assert [line.split("\t")[1] for line in lines] == found
     assert "held-out: loss" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "wanted"),
+    [
+        ({"task": {"keep": "best"}}, None, "best"),
+        ({"task": {"keep": "best"}}, 7, 7),
+        ({"task": {"keep": "last"}}, None, None),
+        ({}, None, None),  # of an old version
+    ],
+)
+def test_without_a_step_a_model_is_that_of_the_step_that_the_task_keeps(
+    config: dict[str, Any], asked: int | None, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In exports, evaluations of vectors, predictions and as `config.init`."""
+    monkeypatch.setattr(manager, "known_run", lambda _: {"config": config})
+    monkeypatch.setattr(manager, "find_steps", lambda _, which: [which])
+    assert manager.chosen_step(Workdir.open("/nowhere"), asked) == wanted
 
 
 @pytest.mark.slow

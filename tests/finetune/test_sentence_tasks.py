@@ -238,7 +238,7 @@ def test_an_unknown_pooling_is_refused(tmp_path: Path, pooling: str, message: st
 
 
 @pytest.mark.parametrize("name", ["scored_pairs", "labeled_pairs", "sentence_pairs"])
-@pytest.mark.parametrize("passage", ["bel ", ""])
+@pytest.mark.parametrize("passage", ["bel ", "dal ", ""])
 def test_each_column_has_its_prompt_in_training_in_evaluation_and_in_the_folder(
     tmp_path: Path, name: str, passage: str
 ) -> None:
@@ -358,6 +358,8 @@ def test_a_positive_is_ranked_among_texts_that_are_not_equal() -> None:
     assert alone == {"accuracy": None, "mrr": None}
     same = np.ones_like(vectors)  # of a model that says nothing
     assert [one.rank for one in sentence_metrics.ranked(texts, same)] == [2, 2, 3]
+    nan = np.where([[[True], [False]]], np.nan, vectors)  # which is no first place
+    assert [one.rank for one in sentence_metrics.ranked(texts, nan)] == [2, 2, 3]
     copies = np.array([[1, 2], [1, 3], [4, 3]])  # the last one's positive is that of 1, too
     assert [one.rank for one in sentence_metrics.ranked(copies, same)] == [0, 0, 2]
 

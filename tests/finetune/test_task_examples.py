@@ -11,6 +11,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.finetune.results import run_result
 from bert_jax.finetune.runs import finetune
+from bert_jax.finetune.task_examples import write_task_examples
 from bert_jax.training import evaluate, per_example
 
 SLOW = ("multiple_choice", "question_answering")
@@ -47,6 +48,14 @@ def test_the_sums_are_those_of_the_run(task: str, tmp_path: Path) -> None:
         assert sums["correct"].mean() == pytest.approx(
             run_result(config, tmp_path / "run")["accuracy"]
         )
+        for split in ("train", "dev"):  # with other examples nothing is measured
+            path = folder / f"{split}.tsv"
+            text = path.read_text()
+            path.write_text("\n".join(text.splitlines()[:-1]) + "\n")
+            with pytest.raises(UserError, match="of the task are no longer those of the run"):
+                write_task_examples(tmp_path / "run", tmp_path / "other.npz")
+            path.write_text(text)
+        assert not (tmp_path / "other.npz").exists()
 
 
 @pytest.mark.slow

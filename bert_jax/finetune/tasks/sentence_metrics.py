@@ -47,7 +47,8 @@ def ranked(texts_ExC: np.ndarray, vectors: Any) -> list[Ranked]:
         candidates = np.concatenate([own * several + place for place in range(1, several)])
         scores = _product(rows[own * several], rows[candidates])
         right = scores[index, index]
-        ranks = 1 + (others & (scores >= right[:, None])).sum(1)
+        with np.errstate(invalid="ignore"):  # vectors that are not finite have the last rank
+            ranks = 1 + (others & ~(scores < right[:, None])).sum(1)
         for example, cosine, rank, some in zip(own, right, ranks, others.any(1), strict=True):
             found[example] = Ranked.of(cosine, rank if some else 0)
     return found
