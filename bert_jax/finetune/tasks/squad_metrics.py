@@ -1,7 +1,9 @@
-"""The official rules of SQuAD 1.1 and 2.0: exact match and F1 over the words of an answer.
+"""The official rules of SQuAD 2.0, for 1.1, too: exact match and F1 over the words of an answer.
 
-Ported from evaluate-v1.1.py and evaluate-v2.0.py; no library on the index has them without code
-that is downloaded. `scores` equals `squad_evaluate` of transformers' `squad_metrics`.
+Ported from evaluate-v2.0.py; no library on the index has it without code that is downloaded.
+`scores` equals `squad_evaluate` of transformers' `squad_metrics`. For answers with words
+evaluate-v1.1.py has the same rules; of nothing but articles and punctuation it counts the true
+answers, too, and F1 is 0 there.
 """
 
 import re
