@@ -29,6 +29,9 @@ _WHOLE = 2  # times document_lines: a text without headings up to this length is
 # Names of files that describe a folder; one given directly is read.
 _ABOUT_THE_BOOKS = {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"}
 _NO_END = "texts of Project Gutenberg without an END line, read to the end of their files"
+_NO_START = (
+    "long rests of files behind an END line of Project Gutenberg without START lines, left out"
+)
 
 _RULES: tuple[Rule, ...] = (
     replace("block_quote", r"^(?:> ?)+", needles=(">",)),
@@ -73,8 +76,9 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
                 paragraphs = layout.line_paragraphs
                 yield Document("\n".join(document), line_paragraphs=paragraphs, cut=was_cut)
         at = stop or at
-    if frames.is_open:
-        yield Document("", skipped=_NO_END)
+    for found, why in ((frames.is_open, _NO_END), (frames.is_followed, _NO_START)):
+        if found:
+            yield Document("", skipped=why)
 
 
 def _outline(path: Path) -> tuple[Frames, Layout]:

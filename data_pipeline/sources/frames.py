@@ -18,6 +18,7 @@ _END: Final = re.compile(
 _CLOSED: Final = re.compile(r"(?:\*\s?\*\s?\*|\*END\*)\s*$", re.IGNORECASE)
 _CONTINUED: Final = 3  # lines after that of START, at most, that its title takes
 _SMALL_PRINT_TO_START: Final = 200  # lines, at most, where a file has both
+_LICENCE_LINES: Final = 600  # at most, of the licence after an END line
 _TITLE: Final = "# Title:"
 _FIELD: Final = re.compile(r"#|\w[\w ]{0,30}:|\s*$")
 _RULE: Final = re.compile(r"-{3,}\s*$")
@@ -38,6 +39,7 @@ class Frames:
         self._path, self._number, self._start = path, -1, 0
         self._begun = 0  # the line, from 1, of the frame that began the text, if one did
         self._by_small_print = False
+        self._after_end = 0  # lines that are neither empty nor of a text
         self._open_title = 0  # lines that may still be of the title on the START line
         self._is_text = True
         self._header: Literal["before", "inside", "none"] = "before"
@@ -57,7 +59,9 @@ class Frames:
             return "start"
         if self._is_text and _END.search(line):
             self.pieces.append((self._start, self._number))
-            self._is_text = False
+            self._is_text, self._after_end = False, 0
+        elif not self._is_text and line.strip():
+            self._after_end += 1
         return "text" if self._is_text else "frame"
 
     def all_pieces(self) -> list[tuple[int, int | None]]:
@@ -68,6 +72,12 @@ class Frames:
     def is_open(self) -> bool:
         """Returns whether a frame began the last text and none ended it."""
         return self._is_text and bool(self._begun)
+
+    @property
+    def is_followed(self) -> bool:
+        """Returns whether more than a licence follows the END line of a text that no frame began:
+        another text, it may be, whose frame is lost as well."""
+        return not self._begun and self._after_end > _LICENCE_LINES
 
     def _is_small_print(self, line: str) -> bool:
         return not self._begun and not self.pieces and bool(_SMALL_PRINT.match(line))

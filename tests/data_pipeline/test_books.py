@@ -242,6 +242,20 @@ def test_a_frame_without_end_is_read_and_said(tmp_path: Path) -> None:
     assert "without an END line" in next(iter(skipped))
 
 
+@pytest.mark.parametrize(("lines", "is_said"), [(500, False), (700, True)])
+def test_more_than_a_licence_behind_the_end_of_a_text_without_a_start_is_said(
+    lines: int, is_said: bool, tmp_path: Path
+) -> None:
+    """As in books that were put together without their frames."""
+    path = tmp_path / "t.txt"
+    path.write_text("Text.\nEnd of Project Gutenberg's Book One\n" + "Line.\n\n" * lines)
+    skipped = Counter[str]()
+    found = [*read_range(parse_source(f"books:{tmp_path}"), Range(path), skipped)]
+    assert [d.text for d in found] == ["Text."]
+    assert skipped.total() == int(is_said)
+    assert all("behind an END line" in why for why in skipped)
+
+
 def test_gutenberg_frame_is_stripped(written: Written) -> None:
     found = written(
         "books",
