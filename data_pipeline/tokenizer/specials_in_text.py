@@ -34,10 +34,18 @@ def reading_specials_as_text(
     names = [str(encoder.id_to_token(index)) for index in special]
     texts = [text for name in names for text in (name, f"a {name} a", f"a{name}a")]
     known = {*special} - {special.unk}  # a text may have characters without an entry
-    found = (encoder.encode(text, add_special_tokens=False).ids for text in texts)
-    if any(known & {*ids} for ids in found):
+    if any(known & {*_ids(encoder, text)} for text in texts):
         _split(encoder, names)
     return encoder
+
+
+def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Returns the ids of a text; none if the library refuses it, as it will where it is read."""
+    try:
+        ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+    except Exception:
+        return []
+    return ids
 
 
 def _split(encoder: tokenizers.Tokenizer, names: list[str]) -> None:

@@ -121,7 +121,11 @@ def test_a_teacher_that_reads_text_otherwise_is_named(
     """With the same entries, such as one that reads Chinese characters as one word."""
     folder = shutil.copytree(source / "folder", tmp_path / "folder")
     values = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps({**values, "normalizer": None}))
+    values["normalizer"]["handle_chinese_chars"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    values = json.loads((folder / "tokenizer_config.json").read_text())
+    values["tokenize_chinese_chars"] = False
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
     (folder / "SHA256SUMS").unlink()
     for place, times in ((source / "folder", 0), (folder, 1)):
         config = config_of(store, teacher=str(place))
