@@ -16,6 +16,7 @@ import hashlib
 import logging
 import pickle  # only for our own files, after their digest was checked
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ _PACKAGE: Final = Path(__file__).parents[1]
 _TOP: Final = Path(__file__).parents[2]
 _PREFIX: Final = __name__.rsplit(".", 3)[0]  # of `_TOP`
 _MAX_BYTES: Final = 2**28
+_INSTALLED: Final = {*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +167,7 @@ def _files_of(folder: Path | None, name: str) -> Iterator[Path]:
     """Yields the file of a module; none of a name that is no module, or of an installed one."""
     if folder is None and not name.startswith(f"{_PREFIX}."):
         file = getattr(sys.modules.get(name), "__file__", None) or ""
-        if file.endswith(".py") and not file.startswith((sys.prefix, sys.base_prefix)):
+        if file.endswith(".py") and not any(map(Path(file).is_relative_to, _INSTALLED)):
             yield Path(file)
         return
     name = name if folder else name.removeprefix(_PREFIX).lstrip(".")

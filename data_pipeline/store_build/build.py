@@ -257,7 +257,7 @@ def _ready(
         shared: other machines may have filled the folders, so their settings are checked.
     """
     folders, plan = inputs.folders, inputs.plan
-    has_others = shared or merge_only or folders.is_divided
+    has_others = shared or merge_only or folders.machines
     count = folders.check(plan.settings) if has_others else 0
     inputs.digests.save()
     atomic.write_bytes(folders.main / TOKENIZER, inputs.tokenizer.json)

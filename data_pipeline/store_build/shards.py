@@ -100,7 +100,7 @@ class ShardFolders:
     def check_division(self, count: int) -> None:
         """Raises UserError if this machine's shards go where those of another number of machines
         are: it would repeat some and leave out others."""
-        others = _read(f"{self.shared}/{_SETTINGS}").get("shards", 0)
+        others = self.machines
         if others and others != count and (built := len(self.finished())):
             raise UserError(
                 f"{self.shared}: has {of(built, 'shard')} built with --shard=…/{others:,}, not "
@@ -108,9 +108,9 @@ class ShardFolders:
             )
 
     @property
-    def is_divided(self) -> bool:
-        """True if shards there are those of `--shard=I/N`, of this machine or of others."""
-        return bool(_read(f"{self.shared}/{_SETTINGS}").get("shards", 0))
+    def machines(self) -> int:
+        """N of the `--shard=I/N` whose shards are there, of any machine; 0 if none."""
+        return int(_read(f"{self.shared}/{_SETTINGS}").get("shards", 0))
 
     def sent(self, unit: Unit) -> Unit:
         """Returns a unit whose shard goes to the bucket, if there is one."""

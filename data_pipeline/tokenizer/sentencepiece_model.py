@@ -33,6 +33,7 @@ from bert_jax.data_pipeline.tokenizer.sentencepiece_proto import (
     SentencePieceModel,
     parse,
 )
+from bert_jax.data_pipeline.tokenizer.specials_in_text import splitting
 from bert_jax.data_pipeline.tokenizer.words import LAST_SPACES, SPACE, SPACES
 from bert_jax.errors import UserError
 
@@ -199,10 +200,8 @@ def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
 def _piece_splitter(pieces: list[Piece]) -> pre_tokenizers.PreTokenizer:
     """Splits text that spells a control or byte piece after its first character."""
     hidden = [p.text for p in pieces if p.kind in (Kind.UNKNOWN, Kind.CONTROL)]
-    patterns = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in hidden]
-    if any(piece.kind is Kind.BYTE for piece in pieces):
-        patterns.append("<(?=0x[0-9A-F]{2}>)")
-    return pre_tokenizers.Split(Regex("|".join(patterns)), "merged_with_previous")
+    has_bytes = any(piece.kind is Kind.BYTE for piece in pieces)
+    return splitting(hidden, *["<(?=0x[0-9A-F]{2}>)"] * has_bytes)
 
 
 def _unigram(model: SentencePieceModel, pieces: list[Piece]) -> models.Model:

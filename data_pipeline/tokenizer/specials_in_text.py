@@ -8,6 +8,7 @@ Unigram, which prefers them to all others.
 
 import json
 import re
+from collections.abc import Iterable
 
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
@@ -35,7 +36,9 @@ def reading_specials_as_text(
     texts = [text for name in names for text in (name, f"a {name} a", f"a{name}a")]
     known = {*special} - {special.unk}  # a text may have characters without an entry
     if any(known & {*_ids(encoder, text)} for text in texts):
-        _split(encoder, names)
+        before, splitter = encoder.pre_tokenizer, splitting(names)
+        parts = [before, splitter] if before else [splitter]
+        encoder.pre_tokenizer = pre_tokenizers.Sequence(parts)
     return encoder
 
 
@@ -48,10 +51,8 @@ def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
     return ids
 
 
-def _split(encoder: tokenizers.Tokenizer, names: list[str]) -> None:
-    """Makes an encoder split text that spells one of the names after its first character, so that
-    no piece is the whole name."""
-    patterns = (f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
-    splitter = pre_tokenizers.Split(Regex("|".join(patterns)), "merged_with_previous")
-    before = encoder.pre_tokenizer
-    encoder.pre_tokenizer = pre_tokenizers.Sequence([before, splitter] if before else [splitter])
+def splitting(names: Iterable[str], *patterns: str) -> pre_tokenizers.PreTokenizer:
+    """Returns what splits text that spells one of the names after its first character, so that no
+    piece is the whole name; patterns: of further characters to split after."""
+    own = [f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names]
+    return pre_tokenizers.Split(Regex("|".join([*own, *patterns])), "merged_with_previous")
