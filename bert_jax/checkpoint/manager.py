@@ -325,11 +325,12 @@ def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = No
     return [which]
 
 
-def chosen_step(workdir: Workdir, which: int | Literal["best"] | None = None) -> int:
+def chosen_step(
+    workdir: Workdir, which: int | Literal["best"] | None, known: Mapping[str, Any] | None
+) -> int:
     """Returns the step that `which` names, as `find_steps`; by default the newest, or of a
-    fine-tuned run the one that `config.task.keep` names."""
-    if which is None and (known := known_run(workdir)):
-        # Runs of old versions have no task.
+    fine-tuned run the one that `config.task.keep` names. known: see `known_run`."""
+    if which is None and known:  # runs of old versions have no task
         which = "best" if known["config"].get("task", {}).get("keep") == "best" else None
     (step,) = find_steps(workdir, which)
     return step
@@ -351,8 +352,8 @@ def load_params(
             weights.
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
-    step = chosen_step(workdir, which)
-    meta = read_own_meta(workdir, step, known_run(workdir))
+    known = known_run(workdir)
+    meta = read_own_meta(workdir, chosen_step(workdir, which, known), known)
     params, config = read_params(workdir, meta, weights), config_of(meta)
     return (summed(params) if trains_apart(config.model, learned_by(config)) else params), meta
 

@@ -39,10 +39,10 @@ def find_model(model: str) -> tuple[str, Config | None]:
         is_run = run.checkpoints.is_dir()
     if not is_run:
         return model, None
-    config = config_of(description.read_description(run))
+    known = description.read_description(run)
     if step is None:
-        step = chosen_step(run)
-    return f"{path}@{step}", config
+        step = chosen_step(run, None, known)
+    return f"{path}@{step}", config_of(known)
 
 
 def _best_seed(file: epath.Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.checkpoint.manager import chosen_step
+from bert_jax.checkpoint.manager import chosen_step, known_run
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.finetune.find_model import FILE
 from bert_jax.finetune.task_data import TaskData
@@ -44,7 +44,7 @@ def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
     """Returns the step and the metrics of the checkpoint that a run keeps, and where it was
     compared before training, the rows beside it; a metric that is not defined is None."""
     run = Workdir.open(folder)
-    step = chosen_step(run)
+    step = chosen_step(run, None, known_run(run))
     logged = [*run_records.records(run.metrics)]
     found = next(r for r in run_records.of_kind(logged, "eval") if r["step"] == step)
     measured, beside = run_records.task_metrics(found), run_records.compared(logged)

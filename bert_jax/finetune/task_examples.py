@@ -66,7 +66,7 @@ def write_task_examples(
             f"{run}: the loss of {config.task.name} compares examples, so that none has a loss of "
             "its own; leave out --per_example"
         )
-    chosen = chosen_step(run, step)
+    chosen = chosen_step(run, step, known)
     meta = read_own_meta(run, chosen, known)
     hub_names.use_recorded(folder)
     data = open_task(config, run)

@@ -195,8 +195,9 @@ def _read(config: Config, data: RunData) -> InitialState:
     others: Mapping[str, np.ndarray] = {}
     words: float | None = None
     if run.is_run():
-        step = chosen_step(run, step)
-        meta = read_own_meta(run, step, known_run(run))
+        known = known_run(run)
+        step = chosen_step(run, step, known)
+        meta = read_own_meta(run, step, known)
         read = read_checkpoint(config.init, run, step, config.init_weights)
         params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         sentence = encoder_of_run(config_of(meta), params)

@@ -243,9 +243,8 @@ def test_without_a_step_a_model_is_that_of_the_step_that_the_task_keeps(
     config: dict[str, Any], asked: int | None, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exports, evaluations of vectors, predictions and as `config.init`."""
-    monkeypatch.setattr(manager, "known_run", lambda _: {"config": config})
     monkeypatch.setattr(manager, "find_steps", lambda _, which: [which])
-    assert manager.chosen_step(Workdir.open("/nowhere"), asked) == wanted
+    assert manager.chosen_step(Workdir.open("/nowhere"), asked, {"config": config}) == wanted
 
 
 @pytest.mark.slow
