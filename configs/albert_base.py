@@ -40,6 +40,6 @@ def get_config() -> ConfigDict:
     config.phases[0].seq_length, config.phases[0].max_predictions = 512, 20
     config.phases[0].batch_size, config.phases[0].steps = 4096, 125_000
     config.phases[0].micro_batches = 16
-    config.optimizer.name = "lamb"
+    config.optimizer.name = "lamb_albert"
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 0.00176, 3125
     return config

@@ -36,6 +36,7 @@ def get_config() -> ConfigDict:
     first.micro_batches = 44
     for phase in (extended, last):
         phase.batch_size, phase.micro_batches = 624, 39
+        phase.steps = round(phase.steps * ROWS / (8 * 624))  # for as many tokens
     second = first.copy_and_resolve_references()
     second.steps, second.warmup_steps = round(800e9 / (ROWS * 1024)), 0
     config.phases = first, second, extended, last

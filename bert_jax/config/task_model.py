@@ -103,7 +103,7 @@ class TaskModelConfig(ModelConfig):
     @property
     def head_scale(self) -> float:
         """Factor of the initial values of the output layer, as published."""
-        if self.layout != "modernbert" or self.head.layers:
+        if self.layout != "modernbert" or self.head.layers or not self.initializer_range:
             return 1.0
         return self.hidden_size**-0.5 / self.initializer_range
 

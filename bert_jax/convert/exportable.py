@@ -19,7 +19,8 @@ def no_class(model: ModelConfig) -> str:
 
 def not_exportable(config: Config) -> str:
     """Returns in a line which model of a run cannot be exported, and why; "" if all can."""
-    reason = no_class(config.model)
+    models = dict.fromkeys(phase.model(config.model) for phase in config.phases)
+    reason = next(filter(None, map(no_class, models)), "")
     if reason or REPLACED_TOKENS.name not in learned_by(config):
         return reason
     reason = no_class(generator_of(config.model))

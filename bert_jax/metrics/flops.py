@@ -46,11 +46,10 @@ def encoder_flops(model: ModelConfig, phase: PhaseConfig) -> float:
     H, I = model.hidden_size, model.intermediate_size  # noqa: E741
     tokens = phase.batch_size * phase.row_tokens
     dense = 2 * tokens * (4 * H * H + (3 if model.gated_mlp else 2) * H * I)
-    seen = (
-        local.keys_per_query(phase.row_tokens, model.local_attention)
-        if model.is_local(layer)
-        else phase.row_tokens
+    S = phase.row_tokens
+    pairs = (
+        local.pairs(S, model.local_attention) if model.is_local(layer) else S * S
         for layer in range(model.num_hidden_layers)
     )
-    layers = sum(dense + 4 * tokens * keys * H for keys in seen)
+    layers = sum(dense + 4 * phase.batch_size * of_row * H for of_row in pairs)
     return layers + 2 * tokens * model.embedding_size * H

@@ -56,7 +56,9 @@ def parameter_count(config: ModelConfig, objectives: Sequence[str]) -> int:
     stack of the layers has for a LayerNorm that the first one lacks."""
     exact = dataclasses.replace(config, pad_vocab_to_multiple_of=1)
     state = declare(exact, ComputeConfig.plain(), objectives)[1]
-    unused = 0 if config.first_attention_norm else config.hidden_size * (1 + config.norm_bias)
+    is_own = config.layers_of_parameters == config.num_hidden_layers  # of the first layer alone
+    norm = config.hidden_size * (1 + config.norm_bias)
+    unused = norm if is_own and not config.first_attention_norm else 0
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.to_pure_dict(state))) - unused
 
 

@@ -36,6 +36,7 @@ def scale_by_stable_adam(
     """
     del storage
     adam, decay = ADAMW.make(config, axes, None), decayed_weights(config)
+    least = max(config.eps**2, float(jnp.finfo(jnp.float32).tiny))  # as 0 it would divide 0
 
     def update(
         gradients: Any, state: Any, params: Any, *, vocab_size: int | None = None, **others: Any
@@ -46,7 +47,7 @@ def scale_by_stable_adam(
             update: jax.Array, g: jax.Array, v: jax.Array, names: tuple[str, ...]
         ) -> jax.Array:
             dims = tuple(i for i, name in enumerate(names) if name != "layers")
-            squares = jnp.sum(jnp.square(g) / jnp.maximum(v, config.eps**2), dims, keepdims=True)
+            squares = jnp.sum(jnp.square(g) / jnp.maximum(v, least), dims, keepdims=True)
             elements = math.prod(_entries(g.shape[i], names[i], vocab_size) for i in dims)
             return update / jnp.sqrt(jnp.maximum(squares / elements, 1))
 

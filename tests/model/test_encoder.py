@@ -81,6 +81,14 @@ def test_parameter_counts_are_those_of_transformers(name, entries, count):
     assert parameter_count(model, chosen(config.data)) == count
 
 
+def test_a_norm_that_only_later_layers_of_a_group_read_counts() -> None:
+    config = load("ettin_17m", {"model.vocab_size": 1000, "model.num_hidden_groups": 1})
+    model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
+    _, state = declare(model, ComputeConfig.plain(), ("mlm",))
+    sizes = [leaf.size for leaf in jax.tree.leaves(nnx.to_pure_dict(state))]
+    assert parameter_count(model, ("mlm",)) == sum(sizes)
+
+
 def test_weights_start_as_a_cut_normal_and_biases_at_zero(params):
     table = np.asarray(params["encoder"]["embeddings"]["word"])[:90]
     assert np.abs(table).max() <= 0.04

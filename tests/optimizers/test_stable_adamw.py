@@ -147,6 +147,15 @@ def test_rows_that_start_at_zero_and_were_not_seen_count() -> None:
     np.testing.assert_allclose(got[:WORDS], want["word"], rtol=1e-4, atol=1e-6)
 
 
+def test_unseen_words_with_the_smallest_eps_get_numbers() -> None:
+    """The square of eps is 0 in float32."""
+    grads = growing(4)
+    for tree in grads:
+        tree["word"][1:] = 0
+    got = trained(dataclasses.replace(CONFIG, eps=1e-25), grads)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(got))
+
+
 def test_padding_changes_nothing_of_moments_in_bfloat16() -> None:
     config, grads = dataclasses.replace(CONFIG, moment_dtype="bfloat16"), growing(4)
     padded, exact = trained(config, grads), trained(config, [without_padding(g) for g in grads])

@@ -104,6 +104,16 @@ def test_a_form_that_no_class_has_is_refused_and_reported(form, tokenizer, tmp_p
     assert not_exportable(run_config().with_model(config)) == str(error.value)
 
 
+def test_the_model_of_each_phase_is_looked_at() -> None:
+    config = run_config().with_model(model(ROTARY))
+    assert not_exportable(config) == ""
+    assert "RoFormerModel has 10000.0" in not_exportable(
+        config.replace("phases[0].global_rope_theta", 160_000.0)
+    )
+    other = config.replace("model.global_rope_theta", 160_000.0)
+    assert not_exportable(other.replace("phases[0].global_rope_theta", 10_000.0)) == ""
+
+
 @pytest.mark.parametrize(
     ("form", "change", "message"),
     [

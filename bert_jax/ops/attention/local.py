@@ -34,7 +34,7 @@ def attend(
     """
     B, S, A, D = q_BxSxAxD.shape
     half, size = window // 2, _block_size(window)
-    if keys_per_query(S, window) == S:
+    if pairs(S, window) == S * S:
         band = xla.Band(half) if half < S - 1 else None
         return xla.attend(
             q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS, rate=rate, key=key, band=band
@@ -57,10 +57,11 @@ def attend(
     return y_BxAxNxQxD.reshape(B, A, -1, D)[:, :, :S].swapaxes(1, 2)
 
 
-def keys_per_query(length: int, window: int) -> int:
-    """Returns how many keys each query of a row is multiplied by."""
+def pairs(length: int, window: int) -> int:
+    """Returns how many pairs of a query and a key of a row are multiplied: all, or fewer by blocks
+    of queries, the last of them full, too."""
     size = _block_size(window)
-    return length if 2 * size >= length else 2 * size
+    return min(length * length, -(-length // size) * size * 2 * size)
 
 
 def _block_size(window: int) -> int:
