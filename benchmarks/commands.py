@@ -108,7 +108,7 @@ class Clock:
             "request": request,
             "date": str(datetime.date.today()),
             "processor": f"{harness.processor()}, {CORES} of {os.cpu_count()} cores",
-            "commit": commit(),
+            "commit": commit(path.parent),
             "seconds": {},
         }
         for name, value in request.items():
@@ -140,12 +140,15 @@ class Clock:
         print(f"# {stage}: {self.seconds.get(stage, 0.0):.0f} s", flush=True)
 
 
-def commit() -> str:
-    """Returns the commit of this clone; changes of the table do not count."""
+def commit(out: Path) -> str:
+    """Returns the commit of this clone; changes of the table and in `out` do not count."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(harness.ROOT), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/speedrun.md")
+    others = [":!docs/speedrun.md"]
+    if out.is_relative_to(harness.ROOT):
+        others.append(f":!{out.relative_to(harness.ROOT).as_posix()}")
+    changed = git("status", "--porcelain", "--untracked-files=all", "--", ".", *others)
     return (git("rev-parse", "--short", "HEAD") or "unknown") + " and changes" * bool(changed)

@@ -15,10 +15,11 @@ held out.
 
 For each number of rows, seed and start there is a run of `bert-jax finetune`, and its metric on
 dev. The rows are drawn from train by the seed, the same for all starts, and fewer are among more.
-Starts: `--pretrained`; random weights with its architecture, initial values and tokenizer; and,
-with the rows of `--others_at`, `--other`, another pretrained run, shown by the name of its folder,
-`--counted`, one without pretraining whose words come from counts, such as step 0 of a run, and
-`--minilm`, a model of others. Beside them are the baselines of the task, from the same rows.
+Starts: `--pretrained`; random weights with its architecture, positional heads and tokenizer, and
+otherwise published initial values; and, with the rows of `--others_at`, `--other`, another
+pretrained run, shown by the name of its folder, `--counted`, one without pretraining whose words
+come from counts, such as step 0 of a run, and `--minilm`, a model of others. Beside them are the
+baselines of the task, from the same rows.
 
 The table of a task is also in `--out`/TASK.md, its curve in TASK.svg: the mean of the seeds with
 their range. How runs are kept, resumed and compared: task_runs.py.

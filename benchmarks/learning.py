@@ -97,7 +97,8 @@ def check(options: argparse.Namespace) -> None:
     options.peer, options.shares = peer, numbers("shares", options.shares)
     for flag in ("choose", "minutes"):
         numbers(flag, str(getattr(options, flag)))
-    config_of(options, {})
+    if (phases := len(config_of(options, {}).phases)) > 1:
+        harness.fail(f"--config={options.config} has {phases} phases; give one with a single phase")
     open_store(options.store, verify=False)
 
 

@@ -184,8 +184,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the runs in this folder")
     options = parser.parse_args()
     harness.at_least_one(options, "seeds", "at_once")
-    if options.steps < 3:
-        harness.fail(f"--steps={options.steps}: at least 3 are needed")
+    if options.steps < 3 or options.steps % 3:  # held-out text is read after each third
+        harness.fail(f"--steps={options.steps}: give a multiple of 3")
     every = [str(number) for number in range(len(TABLES[options.table]))]
     only = every if options.only is None else harness.some_of("only", options.only, every)
     with harness.errors_are_one_line(), tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,8 @@ def main() -> None:
         harness.use_cores(CORES)
         os.environ.update(JAX_PLATFORMS="cpu", BERT_JAX_CACHE=str(options.out / "cache"))
         pretrain(options, settings, sources, clock)
+        clock.record.setdefault("tasks", commit(options.out))  # a repeated command keeps its row
+        clock.save()
         found = {**measure(options.out), **fine_tune(options, tasks)}
     cells = row(options, settings, clock.record, found)
     harness.record(**dict(zip(COLUMNS, cells, strict=True)))
@@ -229,11 +231,11 @@ def row(
     changed = [
         f"--{k}={getattr(options, k)}" for k, v in recipe.items() if getattr(options, k) != v
     ]
-    now = commit()
+    made, tasks = record["commit"], record["tasks"]
     return [
         str(options.minutes),
         record["date"],
-        record["commit"] if now == record["commit"] else f"{record['commit']}, tasks {now}",
+        made if tasks == made else f"{made}, tasks {tasks}",
         record["processor"],
         f"{' + '.join(f'{each:.1f}' for each in minutes)} = {sum(minutes):.1f}",
         found["tokens/s"],

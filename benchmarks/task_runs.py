@@ -228,8 +228,8 @@ def absolute(source: str) -> str:
 
 
 def random_weights(source: str) -> tuple[str, ...]:
-    """Returns the flags of a model with the architecture and the tokenizer of another, and its
-    initial values but for what is counted, as a fine-tuning counts nothing."""
+    """Returns the flags of a model with the architecture, the positional heads and the tokenizer of
+    another, and otherwise published initial values: no counts, and no layer near the identity."""
     from bert_jax.config.serialization import flatten
     from bert_jax.configs.ablations import RANDOM_WORDS
     from bert_jax.storage import hub

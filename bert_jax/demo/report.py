@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import run_records as metrics
-from bert_jax.metrics.fill_records import Filled, last_guesses, read_fills
+from bert_jax.metrics.fill_records import Filled, last_guesses, read_fills, steps_of
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
     followers,
@@ -136,14 +136,17 @@ def _add_fills(page: html.Page, fills: Fills) -> None:
     page.heading("Hidden words, filled by the model")
     page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")
     page.fills(fills.shown)
-    page.heading("The first guess while the model learned")
-    run_page.add_fills(page, fills.over_time)
-    page.heading("Nearest words")
-    page.text("By the cosine of their embeddings.")
-    rows = fills.nearest.items()
-    page.table(
-        ("word", "nearest"), [(word, ", ".join(one.word for one in near)) for word, near in rows]
-    )
+    if steps_of(fills.over_time):
+        page.heading("The first guess while the model learned")
+        run_page.add_fills(page, fills.over_time)
+    if fills.nearest:
+        page.heading("Nearest words")
+        page.text("By the cosine of their embeddings.")
+        rows = fills.nearest.items()
+        page.table(
+            ("word", "nearest"),
+            [(word, ", ".join(one.word for one in near)) for word, near in rows],
+        )
     if fills.meanings:
         page.heading(f"Two uses of “{fills.meanings.word}”")
         page.text(

@@ -1,9 +1,7 @@
 """`bert-jax data batch`: the batch that a step of a run trained on."""
 
-import io
 from typing import Final
 
-import numpy as np
 from etils import epath
 
 from bert_jax.config.recorded import settings_of
@@ -15,7 +13,7 @@ from bert_jax.errors import UserError, count
 from bert_jax.reporting import dataset_tables
 from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
-from bert_jax.storage.npz_file import names_in
+from bert_jax.storage.npz_file import names_in, npz_bytes
 from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir import description
@@ -51,9 +49,8 @@ def batch(
     shown = decode(arrays, vocabulary, chosen[:few])
     print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
     if out:
-        data = io.BytesIO()
-        np.savez(data, allow_pickle=False, **arrays)
-        write_output(out, data.getvalue(), BATCH, inputs=[*inputs_of_model(workdir), store.path])
+        inputs = [*inputs_of_model(workdir), store.path]
+        write_output(out, npz_bytes(arrays), BATCH, inputs=inputs)
         console.print(f"\nwrote {count(len(chosen), 'row')} to {out}: {', '.join(arrays)}")
 
 

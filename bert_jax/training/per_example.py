@@ -13,7 +13,6 @@ order of the text:
 """
 
 import dataclasses
-import io
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.storage import json_record
-from bert_jax.storage.npz_file import names_in, read_npz
+from bert_jax.storage.npz_file import names_in, npz_bytes, read_npz
 from bert_jax.storage.outputs import OutputKind, write_output
 from bert_jax.storage.reader_errors import one_line
 from bert_jax.storage.remote import storage_errors
@@ -101,9 +100,7 @@ def write(
     arrays = {ABOUT: np.array(json.dumps(about))}
     for form, examples in by_form.items():
         arrays |= examples.arrays(form)
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)  # type: ignore[arg-type]  # its allow_pickle is no array
-    write_output(path, out.getvalue(), EXAMPLE_VALUES)
+    write_output(path, npz_bytes(arrays, compressed=True), EXAMPLE_VALUES)
 
 
 def read_losses(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:

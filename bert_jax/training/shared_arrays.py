@@ -1,6 +1,5 @@
 """Arrays that process 0 computes before the first step, and that all processes read from a file."""
 
-import io
 import time
 from collections.abc import Callable, Mapping
 
@@ -12,7 +11,7 @@ from bert_jax.errors import StorageError
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
 from bert_jax.storage.digest import json_digest, sha256
-from bert_jax.storage.npz_file import read_npz
+from bert_jax.storage.npz_file import npz_bytes, read_npz
 from bert_jax.storage.remote import put, storage_errors
 
 Arrays = Mapping[str, np.ndarray]
@@ -64,10 +63,8 @@ def _computed(
     began = time.perf_counter()
     with elapsed(doing):
         arrays, line = compute()
-    data = io.BytesIO()
-    np.savez(data, allow_pickle=False, **arrays, key=np.array(key))
     with storage_errors(path, "cannot be written"):
-        put(path, data.getvalue())
+        put(path, npz_bytes({**arrays, "key": np.array(key)}))
     logger.info(f"{line} ({time.perf_counter() - began:.1f} s)")
     return arrays
 

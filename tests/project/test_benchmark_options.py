@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmark_runs import FOLDER
+from stores import store_of_text
 
 sys.path.append(str(FOLDER))
 
@@ -38,7 +39,8 @@ LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
         ("counting.py", ["--store=x", "--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("counting.py", ["--store=nowhere"], "nowhere: not a token store"),
         ("learning_variants.py", ["--store=x", "--only=99"], "--only=99: give some of 0,1,2,"),
-        ("learning_variants.py", ["--store=x", "--steps=2"], "--steps=2: at least 3 are needed"),
+        ("learning_variants.py", ["--store=x", "--steps=2"], "--steps=2: give a multiple of 3"),
+        ("learning_variants.py", ["--store=x", "--steps=1000"], "--steps=1000: give a multiple of"),
         ("learning_variants.py", ["--store=nowhere"], "nowhere: not a token store"),
         ("learning.py", ["--store=x", "--peer=abc"], "--peer=abc: give numbers above 0"),
         ("learning.py", ["--store=x", "--peer=1e-3"], "give a rate and a spread, such as 1e-3,"),
@@ -108,6 +110,18 @@ def test_what_cannot_be_done_is_one_line(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
+
+
+def test_a_run_of_several_phases_is_not_compared_by_minutes(
+    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("A sentence.\n\nAnother one.\n" * 50)
+    store = store_of_text(f"books:{tmp_path / 'text.txt'}", tokenizer, tmp_path / "store")
+    words = [f"--store={store.path}", "--config=modernbert_base"]
+    monkeypatch.setattr(sys, "argv", ["learning.py", *words])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(FOLDER / "learning.py"), run_name="__main__")
+    assert "--config=modernbert_base has 3 phases; give one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ SECONDS = {"vocabulary": 60.0, "store": 90.0, "model": 1050.0}
 RECORD = {
     "date": "2026-11-26",
     "commit": "abc1234",
+    "tasks": "abc1234",
     "processor": "Some CPU, 2 of 4 cores",
     "seconds": SECONDS,
     "request": {"text": "1a2b3c4d"},
@@ -173,17 +175,37 @@ def test_nothing_trains_when_the_time_is_over(
 def test_a_row_has_what_was_measured_and_what_differs_from_the_recipe() -> None:
     row = dict(zip(speedrun.COLUMNS, speedrun.row(options_of(), [], RECORD, FOUND), strict=True))
     assert row["vocabulary + store + model, minutes"] == "1.0 + 1.5 + 17.5 = 20.0"
-    assert row["commit"] == f"abc1234, tasks {commands.commit()}"
+    assert row["commit"] == "abc1234"
     assert row["text"] == "wiki 9, books 8 documents (1a2b3c4d)"
     assert (row["CoLA, Matthews"], row["mean of tasks"]) == ("0.1000", "0.4500")
     assert row["settings"] == "the recipe"
     changed = options_of(vocab_size=8192, config="mine.py")
     cells = speedrun.row(changed, ["--config.seed=1"], RECORD, {**FOUND, "loss": "a|b"})
+    later = speedrun.row(changed, [], {**RECORD, "tasks": "def5678"}, FOUND)
+    assert dict(zip(speedrun.COLUMNS, later, strict=True))["commit"] == "abc1234, tasks def5678"
     assert cells[-1] == "`--config=mine.py` `--vocab_size=8192` `--config.seed=1`"
     assert task_runs.table([cells]).count("|") == len(speedrun.COLUMNS) + 1
     less = {name: value for name, value in FOUND.items() if name != "cola"}
     row = dict(zip(speedrun.COLUMNS, speedrun.row(options_of(), [], RECORD, less), strict=True))
     assert (row["CoLA, Matthews"], row["mean of tasks"]) == ("", "")
+
+
+def test_a_new_file_is_a_change_but_not_one_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+
+    (tmp_path / "kept.py").touch()
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "kept")
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/log").touch()
+    assert not commands.commit(tmp_path / "run").endswith("and changes")
+    (tmp_path / "mine.py").touch()
+    assert commands.commit(tmp_path / "run").endswith("and changes")
 
 
 def test_a_row_is_appended_once(page: Path) -> None:
