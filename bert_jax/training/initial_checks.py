@@ -105,6 +105,11 @@ def check_architecture(config: Config, theirs: ModelConfig, step: int) -> None:
     differ = [name for name in fixed if getattr(theirs, name) != getattr(ours, name)]
     if _THETA in differ and getattr(theirs, _THETA) == getattr(last, _THETA):
         differ.remove(_THETA)
+    if ours.position != "learned" and config.init_positions != "same":
+        raise UserError(
+            f"config.init_positions={config.init_positions} has no effect: a model with "
+            f"position={ours.position} has no table of positions; set it to same"
+        )
     lacks = theirs.max_position_embeddings < ours.max_position_embeddings
     refused = ours.position == "learned" and config.init_positions == "same" and lacks
     if refused:

@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.model_card import Card
+from bert_jax.training.initial_checks import check_architecture
 from bert_jax.training.resolve import find_architecture, read_config
 from bert_jax.workdir.description import describe
 
@@ -65,6 +66,12 @@ def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_of(store: TokenStore, init: Path | str, workdir: Path) -> list[str]:
     words = ["--config=continue_domain", f"--config.init={init}", f"--workdir={workdir}"]
     return ["pretrain", *words, f"--config.data.store={store.path}", *SHORT]
+
+
+def test_a_model_without_a_table_of_positions_has_none_to_repeat() -> None:
+    config = load("ettin_17m", {"init": "export", "init_positions": "repeat"})
+    with pytest.raises(UserError, match="init_positions=repeat has no effect.* position=rotary"):
+        check_architecture(config, config.model, 0)
 
 
 @pytest.mark.parametrize("name", ["exported", "run", "run@1"])
