@@ -66,9 +66,10 @@ class PhaseTrainer:
     def repeat_evaluation(self, state: State) -> None:
         """Evaluates a restored state whose evaluation was interrupted, if one is due."""
         if self.done > self.phase.first and self.is_due(self.config.evaluation.every_steps):
-            evaluated = self._evaluate_held_out(state)
-            with self.clock.activity("save"):
-                self.checkpoints.note_evaluation(self.done, evaluated)
+            with self.metrics.paused():
+                evaluated = self._evaluate_held_out(state)
+                with self.clock.activity("save"):
+                    self.checkpoints.note_evaluation(self.done, evaluated)
 
     def batches(self) -> StepBatches:
         """Yields the remaining steps and their batches, made ahead of time by a thread."""
@@ -97,9 +98,10 @@ class PhaseTrainer:
             )
             began = time.perf_counter()
             self.metrics.add(numbers, step)
-            self.timer.add(data=self.waited, device=time.perf_counter() - began)
             self.done = self.clock.step = step + 1
-            self._check_numbers(state)
+            skipped = self._skipped()
+            self.timer.add(data=self.waited, device=time.perf_counter() - began)
+            self._check_numbers(state, skipped)
         self.evaluated = None
         self.display.advance(self.done)
         return state
@@ -108,16 +110,20 @@ class PhaseTrainer:
         """Returns whether something due every `interval` steps, and after the last, is due now."""
         return self.done % interval == 0 or self.done == self.phase.last
 
-    def _check_numbers(self, state: State) -> None:
-        """Records skipped steps; ends the run if too many in a row were skipped."""
+    def _skipped(self) -> list[SkippedStep]:
+        """Returns the skipped steps that are known; waits for the device on a step on which the
+        host waits for it anyway."""
         config = self.config
         intervals = (
             config.log_every_steps,
             config.evaluation.every_steps,
             config.checkpoint.every_steps,
         )
-        # Wait for this step's result only if the host blocks on the step anyway.
-        skipped = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
+        return self.metrics.skipped(wait=any(map(self.is_due, intervals)))
+
+    def _check_numbers(self, state: State, skipped: list[SkippedStep]) -> None:
+        """Records skipped steps; ends the run if too many in a row were skipped."""
+        config = self.config
         end = next((s for s in skipped if s.in_row >= config.optimizer.max_nonfinite_steps), None)
         self._record_skipped(skipped + (self.metrics.skipped(wait=True) if end else []))
         if end:
