@@ -61,7 +61,7 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
         return further
 
     if values.watch:
-        watch.again_and_again(show, values.every)
+        watch.again_and_again(show, values.every, only_prints=not values.html)
     else:
         show(False)
 

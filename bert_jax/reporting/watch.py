@@ -1,5 +1,6 @@
 """Shows runs again and again, as `watch` of Unix does."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,27 +8,33 @@ from typing import Final
 
 from bert_jax.errors import UserError
 from bert_jax.reporting.status import Status, read_status
+from bert_jax.runtime.streams import TolerantStream
 from bert_jax.storage.remote import is_transient, storage_errors
 
 _CLEAR: Final = "\033[H\033[2J"  # of a terminal
 
 
-def again_and_again(show: Callable[[bool], bool], seconds: int) -> None:
-    """Calls a function until it returns False, which says that nothing new will come.
+def again_and_again(show: Callable[[bool], bool], seconds: int, *, only_prints: bool) -> None:
+    """Calls a function until it returns False, which says that nothing new will come, or Ctrl-C.
 
     On a terminal each showing replaces the one before; elsewhere an empty line is between them.
 
-    show: it takes whether it was called before.
+    Args:
+        show: it takes whether it was called before.
+        only_prints: end also once output cannot be written, as when the reader of a pipe has left.
     """
     between = _CLEAR if sys.stdout.isatty() else "\n"
     if sys.stdout.isatty():
         print(_CLEAR, end="")
     again = False
-    while show(again):
-        again = True
-        sys.stdout.flush()
-        time.sleep(seconds)
-        print(between, end="")
+    with contextlib.suppress(KeyboardInterrupt):
+        while show(again):
+            again = True
+            sys.stdout.flush()
+            if only_prints and isinstance(sys.stdout, TolerantStream) and sys.stdout.is_cut:
+                return
+            time.sleep(seconds)
+            print(between, end="")
 
 
 def read_runs(folders: Sequence[str], *, again: bool) -> tuple[list[Status], dict[str, UserError]]:

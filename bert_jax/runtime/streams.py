@@ -49,6 +49,11 @@ class TolerantStream(io.TextIOWrapper):
         )
 
     @property
+    def is_cut(self) -> bool:
+        """Returns whether output was dropped, for whatever reason."""
+        return self._file.lost is not None
+
+    @property
     def failure(self) -> str:
         """Returns why output was dropped; empty if none was, or the reader closed the pipe."""
         lost = self._file.lost

@@ -1,6 +1,7 @@
 """`bert-jax status --watch`: what it shows of runs until they end, and of one that goes away."""
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -13,6 +14,7 @@ from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.reporting import status, watch
 from bert_jax.reporting.status import as_json, read_status
+from bert_jax.runtime.streams import TolerantStream
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,42 @@ def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypa
     assert REFRESH not in page.read_text()
     assert cli.main(["status", f"--workdir={run}", "--every=3"]) == 2
     assert "--every has no effect without --watch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", [False, True])
+def test_watching_ends_when_nobody_reads_it_any_more(page, config, tmp_path, monkeypatch):
+    """As with `| head`; what writes a page goes on, since browsers read that."""
+    run, slept = folder_of_a_run(tmp_path / "run", config, 30), []
+    reader, writer = os.pipe()
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 1:
+            os.close(reader)
+        if len(slept) == 3:
+            folder_of_a_run(tmp_path / "end", config, 100)
+            shutil.rmtree(run)
+            (tmp_path / "end").rename(run)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(sys, "stdout", TolerantStream(writer, None, line_buffering=False))
+    flags = [f"--html={tmp_path / 'run.html'}"] if page else []
+    assert cli.main(["status", f"--workdir={run}", "--watch", *flags]) == 0
+    assert len(slept) == (3 if page else 1)
+    os.close(writer)
+
+
+def test_ctrl_c_ends_watching_quietly(config, tmp_path, capsys, monkeypatch):
+    run = folder_of_a_run(tmp_path / "run", config, 30)
+
+    def sleep(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert cli.main(["status", f"--workdir={run}", "--watch"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("step 30 of 100") == 1
+    assert err == ""
 
 
 @pytest.mark.parametrize("fails", ["is gone", "is away"])
