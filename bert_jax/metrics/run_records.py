@@ -57,13 +57,24 @@ def read_records(path: epath.Path, kind: str) -> list[dict[str, Any]]:
 
 def of_kind(logged: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
-    by_step: dict[int, dict[str, Any]] = {}
+    by_step = {record["step"]: record for record in lasting(logged) if record["kind"] == kind}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def lasting(logged: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records without those of steps that a restart undid, in the order written."""
+    kept: list[dict[str, Any]] = []
     for record in logged:
         if record["kind"] == "start":
-            by_step = {step: old for step, old in by_step.items() if step <= record["step"]}
-        if record["kind"] == kind:
-            by_step[record["step"]] = record
-    return [by_step[step] for step in sorted(by_step)]
+            kept = [old for old in kept if _steps_done(old) <= record["step"]]
+        kept.append(record)
+    return kept
+
+
+def _steps_done(record: Mapping[str, Any]) -> int:
+    """The steps done after a record; a skipped one has its number from 0."""
+    done: int = record["step"]
+    return done + (record["kind"] == "skipped")
 
 
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:

@@ -124,8 +124,9 @@ def read_status(folder: epath.PathLike) -> Status:
     logged = [*metrics.records(workdir.metrics)]
     records = [r for r in logged if is_finite(r.get("time"))]
     history = attempts.split(records)
+    lasting = metrics.lasting(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
-    latest = {record["kind"]: record for record in records}
+    latest = {record["kind"]: record for record in lasting}
     train, failed = latest.get("train"), latest.get("save_failed")
     speed = _finite(train.get("step_seconds") if train else None)
     good = [step for step, problem in problems.items() if not problem]
@@ -162,7 +163,7 @@ def read_status(folder: epath.PathLike) -> Status:
         eval=latest.get("eval"),
         goodput=goodput.account(records),
         attempts=_attempts(history, working, finished),
-        skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
+        skipped=sorted({r["step"] for r in lasting if r["kind"] == "skipped"}),
         save_failed=failed if failed and not any(s >= failed["step"] for s in good) else None,
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),

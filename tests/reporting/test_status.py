@@ -375,6 +375,21 @@ def test_figures_that_are_not_numbers_are_shown_as_such(config, tmp_path):
     assert "step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(read_status(run))
 
 
+def test_figures_of_steps_that_a_restart_undid_are_left_out(config, tmp_path):
+    """A skipped step has its number from 0: that of 20 would be update 21."""
+    run = folder_of_a_run(tmp_path / "run", config, 20)
+    for step in (18, 20, 25):
+        add(run, "skipped", step)
+    add(run, "train", 30, **SCALARS, step_seconds=0.5, tokens_per_second=1.0)
+    add(run, "eval", 30, **SCALARS)
+    add(run, "save_failed", 30, reason="no space left")
+    assert read_status(run).skipped == [18, 20, 25]
+    add(run, "start", 20, seconds={})
+    status = read_status(run)
+    assert (status.step, status.train["step"], status.eval["step"]) == (20, 20, 20)
+    assert (status.skipped, status.save_failed) == ([18], None)
+
+
 def test_a_failed_save_is_reported_until_one_succeeds(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 20)
     add(run, "save_failed", 30, reason="no space left")
