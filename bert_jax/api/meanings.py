@@ -15,7 +15,7 @@ import numpy as np
 import threadpoolctl
 
 from bert_jax.api.attention import shown_tokens
-from bert_jax.api.model import Model
+from bert_jax.api.model import Model, as_texts
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.word_starts import BEGINS, BYTE_SPACE, is_byte_level
 from bert_jax.errors import UserError, nearest_name
@@ -80,9 +80,10 @@ def entry_of(tokenizer: Tokenizer, word: str, known: Mapping[str, int]) -> int:
     known: the ids of all entries.
 
     Raises:
-        UserError: the vocabulary has no such entry; the line has a similar one.
+        UserError: the vocabulary has no such entry, and the line has a similar one; or the word is
+            not Unicode text.
     """
-    (ids,) = tokenizer.encode_batch([word])
+    (ids,) = tokenizer.encode_batch(as_texts(word))
     if len(ids) == 1 and ids[0] != tokenizer.special.unk:
         return int(ids[0])
     if word in known:

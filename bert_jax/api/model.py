@@ -141,7 +141,7 @@ class Model:
             check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
         prompt = self.prompt(prompt_name)
-        texts = [f"{prompt}{text}" for text in _listed(texts)]
+        texts = [f"{prompt}{text}" for text in as_texts(texts)]
         if self.sentence and pooling is None:
             return self._encoded(texts, self.sentence, chosen, batch_size, prompt)
         pooling = pooling or "mean"
@@ -244,7 +244,7 @@ class Model:
         )
 
     def _tokens(self, texts: str | Sequence[str], longest: int, *, spans: bool) -> list[Tokens]:
-        listed, special = _listed(texts), self.tokenizer.special
+        listed, special = as_texts(texts), self.tokenizer.special
         room, tokenizer = longest - 2, self.tokenizer
         encoded: Iterable[tuple[np.ndarray, np.ndarray | None]]
         if spans:
@@ -271,7 +271,7 @@ class Model:
             UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
                 has no masked-language-model head.
         """
-        if _listed(text) != [text]:
+        if as_texts(text) != [text]:
             raise UserError("fill_mask takes one text, not a list; call it for each")
         self._need(MASKED_LM.head, "masked-language-model head", to_give(self._groups))
         if not 1 <= top_k <= self.tokenizer.vocab_size:
@@ -306,12 +306,13 @@ class Model:
         Raises:
             UserError: the model has no head that classifies or scores texts.
         """
+        _check_batch_size(batch_size)
         listed = [texts] if isinstance(texts, str) else list(texts)
         pairs = [(one,) if isinstance(one, str) else tuple(one) for one in listed]
         if wrong := [one for one in pairs if len(one) > 2 or not one]:
             raise UserError(f"{len(wrong[0])} texts in one example; give one text, or a pair")
         for pair in pairs:
-            _listed(pair)
+            as_texts(pair)
         predictor = self._predictor_of("classification", "regression")
         encoded = encode(self.tokenizer, self.config, pairs, predictor.longest)
         logits = predictor.logits(encoded, batch_size=batch_size)
@@ -325,7 +326,7 @@ class Model:
         """
         for text in (one for one in sentences if isinstance(one, str)):
             raise UserError(f"{_short(text)!r}: give the words of a sentence as a list")
-        words = [tuple(_listed(sentence)) for sentence in sentences]
+        words = [tuple(as_texts(sentence)) for sentence in sentences]
         predictor = self._predictor_of("tagging")
         listed = tuple(Words(str(i), one, None, i + 1) for i, one in enumerate(words))
         return list(predictor.predictions_of(listed)) if any(words) else [[] for _ in words]
@@ -342,7 +343,7 @@ class Model:
             UserError: the model has no head for it, or a question is too long for it.
         """
         predictor = self._predictor_of("question_answering")
-        pairs = [_listed(pair) for pair in questions]
+        pairs = [as_texts(pair) for pair in questions]
         if wrong := [one for one in pairs if len(one) != 2]:
             raise UserError(f"{len(wrong[0])} texts; give a question and the text with its answer")
         listed = tuple(
@@ -360,24 +361,25 @@ class Model:
             questions: texts, each with its choices; all have the same number of them.
 
         Raises:
-            UserError: the model has no head for it, or texts have other numbers of choices.
+            UserError: the model has no head for it, or texts have other numbers of choices, or one.
         """
-        predictor = self._predictor_of("multiple_choice")
-        pairs = [(text, tuple(_listed(choices))) for text, choices in questions]
-        _listed([text for text, _ in pairs])
+        for typed in (choices for _, choices in questions if isinstance(choices, str)):
+            raise UserError(f"{_short(typed)!r}: give the choices of a text as a list")
+        pairs = [(text, tuple(as_texts(choices))) for text, choices in questions]
+        as_texts([text for text, _ in pairs])
         numbers = sorted({len(choices) for _, choices in pairs})
-        if len(numbers) > 1 or numbers == [0]:
-            raise UserError(
-                f"{' and '.join(map(str, numbers))} choices; give all texts the same number of them"
-            )
+        if len(numbers) > 1 or min(numbers, default=2) < 2:
+            found = " and ".join([*map(str, numbers[:-1]), count(numbers[-1], "choice")])
+            raise UserError(f"{found}; give all texts the same number of them, 2 or more")
+        predictor = self._predictor_of("multiple_choice")
         listed = tuple(
             Choices(str(i), text, "", choices, None, i + 1)
             for i, (text, choices) in enumerate(pairs)
         )
-        found = predictor.predictions_of(listed)
+        chosen = predictor.predictions_of(listed)
         return [
             Prediction(one.choices[best], best.probability)
-            for one, best in zip(listed, found, strict=True)
+            for one, best in zip(listed, chosen, strict=True)
         ]
 
     def _predictor_of(self, *kinds: str) -> Predictor:
@@ -406,8 +408,7 @@ class Model:
         devices = jax.local_device_count()
         if batch_size is None:
             batch_size = devices * (8 if jax.default_backend() == "cpu" else 32)
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}; give 1 or more")
+        _check_batch_size(batch_size)
         longest, pad = self.config.max_position_embeddings, self.tokenizer.special.pad
         ids = [text.ids for text in tokens]
         check_no_padding(ids, self.tokenizer, self.config, self.pad)
@@ -444,7 +445,8 @@ def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:
     return Prediction(predictor.labels[found], found.probability)
 
 
-def _listed(texts: str | Sequence[str]) -> list[str]:
+def as_texts(texts: str | Sequence[str]) -> list[str]:
+    """Returns texts, or a single one, as a list; UserError for what is no Unicode text."""
     listed = [texts] if isinstance(texts, str) else list(texts)
     wrong = [type(text).__name__ for text in listed if not isinstance(text, str)]
     if wrong:
@@ -457,6 +459,11 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
                 f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
             ) from None
     return listed
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}; give 1 or more")
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@ Sizes: B rows, S positions, N places for texts in a row, H hidden, D numbers of 
 of one, or of their mean).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,10 @@ def parse_layers(layers: Layers, count: int) -> tuple[int, ...]:
     """
     if isinstance(layers, str):
         return tuple(i for part in layers.split(",") for i in _part(part.strip(), layers, count))
-    return tuple(_index(i, count) for i in ([layers] if isinstance(layers, int) else layers))
+    numbers = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not numbers or not all(isinstance(number, Integral) for number in numbers):
+        raise UserError(f"layers={layers!r}; {_FORM}")
+    return tuple(_index(int(number), count) for number in numbers)
 
 
 def _part(part: str, layers: str, count: int) -> list[int]:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -89,6 +90,7 @@ def test_every_text_is_in_one_row_with_its_own_positions(devices: int) -> None:
     [
         ("-1", (6,)), (-1, (6,)), ("0", (0,)), ("-4:", (3, 4, 5, 6)), (":2", (0, 1)),
         ("0,3, -1", (0, 3, 6)), ([1, -7], (1, 0)), ("1:3,6", (1, 2, 6)),
+        (np.int64(-1), (6,)), (np.array([0, 2]), (0, 2)),
     ],
 )  # fmt: skip
 def test_layers_are_numbers_and_ranges(layers, expected) -> None:
@@ -104,9 +106,12 @@ def test_layers_are_numbers_and_ranges(layers, expected) -> None:
         ("last", "layers='last'; give numbers and ranges"),
         ("", "layers=''; give numbers and ranges"),
         ("1:2:3:4", "give numbers and ranges"),
+        ([], r"layers=\[\]; give numbers and ranges"),
+        (1.5, "layers=1.5; give numbers and ranges"),
+        ([0, 1.5], r"layers=\[0, 1.5\]; give numbers and ranges"),
     ],
 )
-def test_layers_that_are_not_there_are_one_line(layers: str, problem: str) -> None:
+def test_layers_that_are_not_there_are_one_line(layers: Any, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         parse_layers(layers, 6)
 

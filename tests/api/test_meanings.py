@@ -39,6 +39,8 @@ def test_nearest_words_are_those_of_the_smallest_angle() -> None:
         nearest_words(model, ["bank", "watre"])
     with pytest.raises(UserError, match=r"^'the bank': 2 words; give each as an argument"):
         nearest_words(model, ["the bank"])
+    with pytest.raises(UserError, match=r"^'b.udcff': character 2 is not Unicode text; give UTF-8"):
+        nearest_words(model, ["b\udcff"])
 
 
 def test_words_are_whole_and_written_as_text() -> None:

@@ -164,8 +164,13 @@ def test_what_fill_mask_cannot_do_is_said(model):
 def test_arguments_that_mean_nothing_are_refused(model):
     with pytest.raises(UserError, match="pooling='sum'"):
         model.encode(TEXT, pooling="sum")
-    with pytest.raises(UserError, match="batch_size=0"):
-        model.encode(TEXT, batch_size=0)
+    for use in (model.encode, model.predict):
+        with pytest.raises(UserError, match="batch_size=0; give 1 or more"):
+            use(TEXT, batch_size=0)
+    with pytest.raises(UserError, match="'bc': give the choices of a text as a list"):
+        model.choose([("a", "bc")])
+    with pytest.raises(UserError, match=r"^1 choice; give all texts the same number of them, 2 or"):
+        model.choose([("a", ["b"])])
     with pytest.raises(UserError, match="not NoneType"):
         model.encode(["a", None])
 
