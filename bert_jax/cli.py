@@ -95,7 +95,9 @@ def _run(words: list[str]) -> int:
     name = find(words)
     command, rest = COMMANDS[name], words[len(name.split()) :]
     # After the flags of a command that starts others comes their command line, with its own flags.
-    own = list(itertools.takewhile(lambda w: w.startswith("-"), rest)) if command.starts else rest
+    own = list(
+        itertools.takewhile(lambda w: w != "--" and (w[:1] == "-" or not command.starts), rest)
+    )
     if "--help" in own or "-h" in own:
         print(_help(name, command, define(command, own)[0]))
         return DONE

@@ -33,7 +33,10 @@ class Command:
 def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     """Executes the modules that a command is given; returns its unparsed flags, and its words with
     its config's name as a path. UserError if no such config exists, or as `modules.load`."""
-    values, words = flags.FlagValues(), [_with_home(_underscored(word)) for word in words]
+    # What follows -- is text, or options of Beam, but flags, too, where it is another command line.
+    end = words.index("--") if "--" in words and not command.starts else len(words)
+    values, rest = flags.FlagValues(), words[end:]
+    words = [_with_home(_underscored(word)) for word in words[:end]]
     if command.takes_modules and any(word.startswith(("--module", "-module")) for word in words):
         words = _with_modules(words)
     if not command.starts and any(word.startswith("--config") for word in words):
@@ -41,7 +44,7 @@ def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, li
 
         words = with_paths(words, ablation=command.takes_ablation)
     define_flags(command, values, words)
-    return values, words
+    return values, [*words, *rest]
 
 
 def define_flags(command: Command, values: flags.FlagValues, words: Sequence[str]) -> None:

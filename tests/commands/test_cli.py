@@ -17,6 +17,7 @@ from tiny_words import TINY
 
 import bert_jax
 from bert_jax import cli, errors, exit_codes
+from bert_jax.commands.command import parse
 from bert_jax.metrics.run_records import read_records
 
 
@@ -252,6 +253,16 @@ def test_a_store_whose_hash_does_not_match(say, tmp_path):
 def test_a_flag_may_be_written_with_hyphens(capsys):
     assert cli.main(["pretrain", "--strict-restore", "--cpu-devices=none"]) == exit_codes.USAGE
     assert "flag --cpu_devices" in one_line(capsys.readouterr().err)
+
+
+def test_what_follows_two_hyphens_is_text(say):
+    texts = ["--well-known x", "--a=~/b", "--config=none", "--module=none.py", "-h", "--help"]
+    name = "fill"
+    _, found = parse(name, cli.COMMANDS[name], ["--model=m", "--top-k=1", "--", *texts])
+    assert found == texts
+    code, _, err = say(name, "--model=nowhere", "--", "--help")
+    assert code == exit_codes.FAILED
+    assert "nowhere" in one_line(err)
 
 
 def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(say, tmp_path):
