@@ -91,9 +91,9 @@ def parse_rows(text: str | None, batch_size: int) -> list[int]:
     first, colon, end = (text or f"0:{batch_size}").partition(":")
     try:
         start = int(first)
-        rows = list(range(start, int(end) if colon else start + 1))
+        rows = range(start, int(end) if colon else start + 1)
     except ValueError:
-        rows = []
+        rows = range(0)
     if not rows or rows[0] < 0 or rows[-1] >= batch_size:
         raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
-    return rows
+    return list(rows)

@@ -386,6 +386,7 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
         (["--step=0", "--rows=7:9"], "between 0 and 8"),
         (["--step=0", "--rows=x"], "between 0 and 8"),
         (["--step=0", "--rows=3:3"], "between 0 and 8"),
+        (["--step=0", "--rows=0:1000000000000000"], "between 0 and 8"),
         (["--step=0", "--store=nowhere"], "nowhere: not a token store"),
     ],
 )
