@@ -8,7 +8,7 @@ from bert_jax.config.phase_data import PhaseDataConfig
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.metrics.run_records import shown, task_metrics
-from bert_jax.reporting.markdown import table
+from bert_jax.reporting.markdown import code, table
 
 _SPLITS: Final = {"train": "training", "held_out": "held out"}
 # Settings with paths on the machine that trained, and those of pretraining data.
@@ -45,7 +45,7 @@ def read_task(config: Config, meta: Mapping[str, Any]) -> TaskFacts | None:
 
 def data_section(task: TaskFacts) -> str:
     """Returns the section about labels and files."""
-    labels = ", ".join(f"`{label}`" for label in task.labels)
+    labels = ", ".join(map(code, task.labels))
     outputs = f"; outputs, by id: {labels}" if labels else ""
     rows = [
         (

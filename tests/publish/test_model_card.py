@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from exported import make_run, random_params
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 from small import model_config, run_config
 from small_task import task_config
 
@@ -19,6 +20,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.publish.export import export, run_export
 from bert_jax.publish.import_model import run_import
 from bert_jax.publish.model_card import Card, render
+from bert_jax.publish.task_card import TaskFacts, data_section
 from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
 
 PHASES = (
@@ -215,3 +217,11 @@ def test_a_card_without_its_store_says_so(tokenizer, tmp_path):
     (tmp_path / "store/manifest.json").unlink()
     run_export(workdir, tmp_path / "out")
     assert "was not available" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+
+
+def test_labels_and_files_of_any_name_are_shown_as_they_are() -> None:
+    split = {"files": ["my|file.tsv"], "digest": "0" * 40, "examples": 3}
+    section = data_section(TaskFacts("sst2", ("a|b", "c`d", "`e"), {"training": split}))
+    shown = MarkdownIt("commonmark").enable("table").render(section)
+    for said in ("<td>my|file.tsv</td>", "<code>a|b</code>", "<code>c`d</code>", "<code>`e</code>"):
+        assert said in shown
