@@ -39,6 +39,8 @@ from bert_jax.workdir.layout import Workdir, split_step
 
 _SHARED_WORDS: Final = "shared words (Jaccard)"
 _RARE_WORDS: Final = "shared words, weighted by their rarity"
+_BM25: Final = "BM25"
+_BASELINES: Final = (_SHARED_WORDS, _RARE_WORDS, _BM25)
 _BLOCK: Final = 2048  # texts between two steps of the bar
 _SHORTEST: Final = 1e-12  # length by which a vector is divided
 _FEWEST: Final = 10  # pairs of an interval
@@ -109,7 +111,7 @@ def evaluate_retrieval(
     models = _models(model, beside, notes)
     found = {one: by_vectors(loaded, one, data) for one, loaded in models}
     if bm25.is_installed():
-        found["BM25"] = by_words(data)
+        found[_BM25] = by_words(data)
     else:
         notes.append(bm25.NOT_INSTALLED)
     rows = []
@@ -171,8 +173,11 @@ def _models(model: str, beside: Sequence[str], notes: list[str]) -> Iterator[tup
 
 
 def _distinct(model: str, beside: Sequence[str]) -> list[str]:
-    """Returns the names of all models, and the start of a run; UserError if one is given twice."""
+    """Returns the names of all models, and the start of a run; UserError if one is given twice, or
+    has the name of a baseline, which would take its place."""
     names = [model, *beside]
+    if taken := next((name for name in names if name in _BASELINES), None):
+        raise UserError(f"{taken}: a baseline has this name; give the folder as ./{taken}")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{twice}: given twice; compare different models")
     return list(dict.fromkeys([*names, *_start_of(model)]))

@@ -39,7 +39,7 @@ class Attempt:
     @property
     def last(self) -> int:
         """Steps of the run done when it ended, as far as recorded."""
-        return max(self.first, *(r["step"] for r in self.records if r["kind"] != "skipped"))
+        return max([self.first, *(r["step"] for r in self.records if r["kind"] != "skipped")])
 
     @property
     def end(self) -> float:

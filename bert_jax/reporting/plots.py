@@ -34,7 +34,7 @@ def curves(
 
     Args:
         faint: second lines of some names, thin and in the colours of the first.
-        log: the y axis is logarithmic.
+        log: the y axis is logarithmic, if a value is above 0.
     """
     axes = _axes(3.2)
     behind = _plain(faint or {})
@@ -44,7 +44,7 @@ def curves(
         (line,) = axes.plot(x, y, label=name, linewidth=1.5, marker=marker, markersize=3)
         if name in behind:
             axes.plot(*behind[name], color=line.get_color(), linewidth=1, alpha=0.6)
-    if log:
+    if log and any(value > 0 for _, values in lines.values() for value in values):
         from matplotlib.ticker import LogFormatter
 
         axes.set_yscale("log")

@@ -306,10 +306,11 @@ def _drawn(lines: Mapping[str, Line]) -> dict[str, Line]:
 
 
 def _line(records: Iterable[Record], key: str) -> Line:
-    """Steps and values of the records that have the key, of many the means of neighbours; a
-    non-finite loss is missing."""
+    """Steps and values of the records that have the key, of many the means of neighbours, in which
+    those that are not finite do not count; NaN where all are not."""
     logged = [r for r in records if key in r]
     together = max(1, math.ceil(len(logged) / _POINTS))
     groups = [logged[i : i + together] for i in range(0, len(logged), together)]
     steps = [group[-1]["step"] for group in groups]
-    return steps, [sum(r[key] for r in group) / len(group) for group in groups]
+    finite = ([r[key] for r in group if metrics.is_finite(r[key])] for group in groups)
+    return steps, [sum(values) / len(values) if values else math.nan for values in finite]

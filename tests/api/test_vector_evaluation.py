@@ -383,3 +383,13 @@ def test_a_model_that_is_given_twice_is_one_line(exported, tmp_path, capsys):
     same = [f"--model={exported[0]}", f"--beside={exported[0]}", f"--scored_pairs={path}"]
     assert cli.main(["evaluate", *same]) == FAILED
     assert "given twice" in capsys.readouterr().err
+
+
+def test_a_model_with_the_name_of_a_baseline_is_one_line(exported, tmp_path, capsys, monkeypatch):
+    """One would take the place of the other in the table."""
+    monkeypatch.chdir(tmp_path)
+    Path("BM25").symlink_to(exported[0])
+    data = write_beir(tmp_path / "beir")
+    assert cli.main(["evaluate", "--model=BM25", f"--retrieval={data}"]) == FAILED
+    assert "BM25: a baseline has this name; give the folder as ./BM25" in capsys.readouterr().err
+    assert cli.main(["evaluate", "--model=./BM25", f"--retrieval={data}"]) == DONE

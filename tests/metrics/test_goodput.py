@@ -83,6 +83,11 @@ def test_steps_are_lost_back_to_the_earliest_later_beginning():
     assert seconds_of(records) == {"productive": 10.0 + 20.0, "repeated": 20.0 + 5.0}
 
 
+def test_an_attempt_of_which_only_a_skipped_step_is_recorded_has_done_none():
+    (attempt,) = split([record("skipped", 7, 8.0)])
+    assert (attempt.first, attempt.last) == (0, 0)
+
+
 def test_a_skipped_step_that_was_lost_counts_once():
     records = [
         record("start", 0, 0.0, seconds={}),

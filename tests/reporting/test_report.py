@@ -1,6 +1,8 @@
 """The HTML page: self-contained, escaped, and every figure from the metrics."""
 
 import json
+import math
+import warnings
 
 import numpy as np
 import pytest
@@ -51,6 +53,21 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     assert "NSP predicts whether the second segment follows the first" in text
     assert "MLM loss by source" in text
     assert text.count("<svg") == 7  # losses, accuracies, sources, speed
+
+
+def test_a_number_that_is_not_finite_leaves_its_neighbours_in_the_curve():
+    records = [{"step": step, "loss": math.nan if step == 500 else 1.0} for step in range(1, 1001)]
+    steps, values = run_page._line(records, "loss")
+    assert len(steps) < 500
+    assert values == [1.0] * len(steps)
+    assert math.isnan(run_page._line(records[499:500], "loss")[1][0])
+
+
+def test_norms_that_are_all_zero_are_drawn_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svg = plots.curves({"norm": ([1, 2], [0.0, 0.0])}, ylabel="norm", log=True)
+    assert svg.startswith("<svg")
 
 
 def test_a_loss_has_one_unit_also_by_source():
