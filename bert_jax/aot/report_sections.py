@@ -86,6 +86,11 @@ def _memory(phase: PhaseReport, target: Target) -> Section:
         Table(("", ""), [(k, in_units(n)) for k, n in memory.kinds.items() if n or memory.fits]),
         *backend.of_memory(target),
     ]
+    if memory.limit and memory.fits and memory.total > memory.limit:
+        parts.append(
+            "The sum is above the limit, but the compiler accepts the program: it counts "
+            "temporaries that are not there at the same time. Whether the step runs was not tried."
+        )
     if memory.limit and not memory.fits:
         parts += [f"Over the limit by {in_units(memory.total - memory.limit)}."]
         parts += _remedies(phase, memory.limit)

@@ -24,6 +24,7 @@ from bert_jax.aot import (
     gpu_compiler,
     gpu_sweep,
     report_data,
+    report_sections,
     sweep,
     sweep_text,
     topology,
@@ -279,6 +280,16 @@ def test_bad_input_is_one_line(words: list[str], code: int, says: str, capsys) -
     assert out == ""
     assert says in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_a_sum_above_the_limit_that_the_compiler_accepts_is_explained() -> None:
+    one = made(fits=True)
+    (phase,) = one.phases
+    memory = dataclasses.replace(phase.memory, temporaries=20 * GIB)
+    over = dataclasses.replace(phase, memory=memory)
+    said = report_sections.render(dataclasses.replace(one, phases=(over,)))
+    assert "the compiler accepts the program: it counts temporaries that are not there" in said
+    assert "the compiler accepts" not in report_sections.render(one)
 
 
 @pytest.mark.parametrize("fits", [True, False])
