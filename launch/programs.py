@@ -18,6 +18,9 @@ _Answer = TypeVar("_Answer")
 # Seconds that every program gets at most, while `answering_within` lasts.
 _most: contextvars.ContextVar[float | None] = contextvars.ContextVar("most", default=None)
 LIMIT = 300.0  # seconds in which a program answers; one that hangs would hang the launcher
+# Variables by which Slurm's programs look at other jobs, or at fewer of them: a job that runs would
+# look like one that is gone.
+_HIDING = ("SQUEUE_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS")
 _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
@@ -54,9 +57,10 @@ def call(
     """
     most = _most.get()
     limit = min((one for one in (limit, most) if one is not None), default=None)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_HIDING)}
     try:
         process = subprocess.Popen(
-            list(words), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            list(words), cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:

@@ -35,12 +35,13 @@ _POLL = 2.0  # seconds between two questions to Slurm
 _PATIENCE = 60.0  # seconds that a stopped job gets besides its grace, before it is cancelled
 _VERSION = (20, 11)  # the first whose squeue has --me
 
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 _SCRIPT = """\
 #!/bin/bash
 # Written by bert-jax launch slurm run --name={name}; runs on the first node of the job.
 set -u
 {environment}
-unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY  # processes connect to one another directly
+unset {proxies}  # processes connect to one another directly
 command=({command})
 
 # A signal is for the processes that srun started. This shell outlives it to read their exit code.
@@ -99,6 +100,12 @@ class Slurm:
                 raise UserError(f"--{name}={value}: give at least {least}")
         check_words(self.sbatch)
         check_time(self.time, job.limits.grace + job.limits.margin)
+        for kind, variables in (("env", job.env), ("env_from", job.env_from)):
+            for name in (name for name, _ in variables if name in _PROXIES):
+                raise UserError(
+                    f"--{kind}={name}=…: processes of a Slurm job connect to one another without "
+                    "a proxy, so it is unset; leave it out"
+                )
         for name, reference in job.env_from:
             if not reference.startswith("/"):
                 raise UserError(
@@ -168,6 +175,7 @@ class Slurm:
         path = [f"export PYTHONPATH={shlex.quote(paths)}${{PYTHONPATH:+:$PYTHONPATH}}"]
         return _SCRIPT.format(
             name=job.name,
+            proxies=" ".join(_PROXIES),
             environment="\n".join([*(path if paths else ()), *_environment(job)]),
             command="\n  ".join(["", *map(shlex.quote, command)]) + "\n",
             stop=shlex.quote(f"{job.folder}/stop"),

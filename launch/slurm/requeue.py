@@ -9,14 +9,15 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import LOST, STOPPED, describe, signal_of, verdict
+from bert_jax.launch import programs
 from bert_jax.launch.output import say
+from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 from bert_jax.launch.slurm.task import read_codes
 from bert_jax.storage import json_record
@@ -30,7 +31,9 @@ _FORM = {
     "failures": json_record.count,
     "end": lambda value: value is None or isinstance(value, int),
 }
-_ENDING = ("CANCELLED", "TIMEOUT")  # states in which a job is not to be requeued
+# What squeue shows, while the script still runs, of a job that was cancelled, reached its time limit,
+# or is requeued by Slurm itself.
+_ENDING = "COMPLETING"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ def main(words: Sequence[str]) -> int:
     code = verdict(map(_asked, (code for _, code in ends)))
     # Slurm itself pauses before the next attempt.
     limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
-    is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
+    is_stopping = (folder / "stop").exists() or _slurm_state(number) == _ENDING
     if is_stopping and code == LOST:
         code = STOPPED  # a requested stop is not a failure, however they ended
     is_final = code == 0 or is_stopping
@@ -111,15 +114,19 @@ def _asked(code: int) -> int:
 
 def _requeue(number: str) -> str:
     """Requeues the job; returns why Slurm refuses to, empty if it does not."""
-    words = ["scontrol", "requeue", number]
-    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
-    return "" if done.returncode == 0 else " ".join(done.stderr.split())
+    try:
+        programs.call(["scontrol", "requeue", number])
+    except ProgramError as error:
+        return " ".join(error.errors.split()) or error.reason
+    return ""
 
 
 def _slurm_state(number: str) -> str:
     words = ["squeue", f"--jobs={number}", "--states=all", "--noheader", "--format=%T"]
-    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
-    return done.stdout.strip()
+    try:
+        return programs.call(words).strip()
+    except ProgramError:
+        return ""
 
 
 if __name__ == "__main__":

@@ -92,6 +92,14 @@ def test_a_kubectl_that_is_too_old_is_one_line(monkeypatch):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("name", ["SQUEUE_STATES", "SCANCEL_PARTITION", "SLURM_CLUSTERS"])
+def test_variables_do_not_hide_a_job_from_slurms_programs(monkeypatch, name):
+    """`delete` would remove the folder of one that runs."""
+    monkeypatch.setenv(name, "other")
+    assert programs.call(["sh", "-c", f"echo ${{{name}-none}}"]) == "none\n"
+
+
+@pytest.mark.processes
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path):
     """gcloud is a script whose Python holds the pipes."""
     words = ["sh", "-c", f"sleep 600 & echo $! > {tmp_path / 'child'}; wait"]

@@ -194,6 +194,17 @@ def test_preempted_and_with_a_task_killed_it_comes_back_with_the_same_bits(launc
     assert_same_bits(undisturbed, launch.workdir)
 
 
+def test_cancelled_by_scancel_it_does_not_come_back(launch):
+    process = launch.start()
+    launch.until_step(4)
+    (number,) = set(re.findall(r"Slurm job (\d+)", launch.said()))
+    launch.slow.unlink()
+    subprocess.run(["scancel", number], env=launch.env, check=True, capture_output=True)
+    assert process.wait(LIMIT) == 42, launch.said()
+    assert launch.state().end == 42
+    assert launch.has_used(preemptions=0, failures=0)
+
+
 @pytest.mark.nightly
 def test_before_its_time_limit_it_saves_and_comes_back_though_its_launcher_is_killed(
     launch, undisturbed

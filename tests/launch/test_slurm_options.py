@@ -111,6 +111,13 @@ def test_a_number_that_cannot_be_is_refused(options):
         check(**options)
 
 
+@pytest.mark.parametrize("kind", ["env", "env_from"])
+def test_a_proxy_which_the_batch_script_would_unset_is_refused(kind):
+    of = job(**{kind: (("https_proxy", "/proxy"),)})
+    with pytest.raises(UserError, match=f"--{kind}=https_proxy=…: processes of a Slurm job"):
+        Slurm().check(of)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -84,9 +84,16 @@ def test_a_job_that_was_asked_to_stop_is_not_requeued(attempt, tmp_path, code, e
     assert attempt(code) == (ended, False)
 
 
-@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT"])
-def test_a_job_that_slurm_ends_is_not_requeued(attempt, tmp_path, state):
-    (tmp_path / "state").write_text(f"{state}\n")
+def test_a_job_that_slurm_ends_is_not_requeued(attempt, tmp_path):
+    (tmp_path / "state").write_text("COMPLETING\n")  # of one cancelled, while its script runs
+    assert attempt(42) == (42, False)
+
+
+def test_variables_of_squeue_do_not_hide_that_slurm_ends_the_job(attempt, tmp_path, monkeypatch):
+    (tmp_path / "bin/squeue").write_text(
+        '#!/bin/sh\n[ "${SQUEUE_PARTITION-}" ] || echo COMPLETING\n'
+    )
+    monkeypatch.setenv("SQUEUE_PARTITION", "high")
     assert attempt(42) == (42, False)
 
 
