@@ -21,7 +21,8 @@ from bert_jax.exit_codes import FAILED, FINAL, LOST, STOPPED, describe, signal_o
 from bert_jax.launch.output import say
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 from bert_jax.storage import json_record
-from bert_jax.storage.remote import open_path, put, storage_errors
+from bert_jax.storage.remote import STORAGE_RETRIES, open_path, put, storage_errors
+from bert_jax.storage.retry import retry
 
 PORT = 8476  # of the coordinator, on the first node; JAX's own default
 _POLL = 15.0  # seconds between two looks for `stop`
@@ -80,8 +81,12 @@ def main(words: Sequence[str]) -> int:
         return code
     command += place(dict(os.environ))
     code = _run(f"{folder}/stop" if rank == "0" else "", int(lost), command)
-    state = State.read(folder) or State("", 0, attempt=0)
-    put(f"{folder}/codes/{state.attempt}/{rank}", str(code).encode())
+    try:
+        state = State.read(folder) or State("", 0, attempt=0)
+        _put(f"{folder}/codes/{state.attempt}/{rank}", str(code))
+    except UserError as error:  # the next attempt counts what is not noted as a preemption
+        say(f"{error}; node {rank} ended with {code}")
+        return code
     if code == 0:
         return code
     restarts = Restarts(state.preemptions, state.failures)
@@ -110,8 +115,14 @@ def _begin(folder: str, task: str, grace: int, lost: int, limits: Limits) -> int
             say(f"attempt {state.attempt} ended with {code}; {decision.reason}")
             return FAILED
         new = State(task, grace, state.attempt + 1, restarts.preemptions, restarts.failures)
-    put(f"{folder}/state.json", json.dumps(dataclasses.asdict(new)).encode())
+    _put(f"{folder}/state.json", json.dumps(dataclasses.asdict(new)))
     return 0
+
+
+def _put(path: str, text: str) -> None:
+    """Writes a file, again if the bucket does not answer; UserError if it still does not."""
+    with storage_errors(path, "cannot be written"):
+        retry(lambda: put(path, text.encode()), STORAGE_RETRIES)
 
 
 def _run(stop: str, lost: int, command: Sequence[str]) -> int:

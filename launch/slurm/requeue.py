@@ -31,8 +31,8 @@ _FORM = {
     "failures": json_record.count,
     "end": lambda value: value is None or isinstance(value, int),
 }
-# What squeue shows, while the script still runs, of a job that was cancelled, reached its time limit,
-# or is requeued by Slurm itself.
+# What squeue shows, while the script still runs, of a job that was cancelled, reached its time
+# limit, or is requeued by Slurm itself.
 _ENDING = "COMPLETING"
 
 

@@ -3,7 +3,9 @@ node does in each attempt."""
 
 # Over 300 lines: one script in place of `sky`, for the launcher's half and the nodes'.
 import dataclasses
+import itertools
 import json
+import math
 import signal
 import sys
 import threading
@@ -27,6 +29,7 @@ from bert_jax.launch.sky import node
 from bert_jax.launch.sky.backend import Sky
 from bert_jax.launch.sky.node import State
 from bert_jax.launch.sky.queue import name_of
+from bert_jax.storage import remote, retry
 
 BACKEND = Sky(accelerators="H100:8", num_nodes=2)
 TASK = "sky-managed-2026-11-27-10-00-00-000000_b1_7-0"
@@ -386,6 +389,45 @@ def test_variables_of_skypilot_stay_its_own(given: str) -> None:
 def test_a_node_ends_as_its_process(attempt: Callable[..., int], code: int, its: int) -> None:
     kill = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else ""
     assert attempt(code, program=kill) == its
+
+
+@pytest.fixture
+def bucket_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Makes the first writes of objects whose path has a text in it fail."""
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
+
+    def fails(name: str, times: float) -> None:
+        left = itertools.count()
+
+        def put(path: str, data: bytes) -> None:
+            if name in path and next(left) < times:
+                raise ConnectionError("Cannot connect to host storage.googleapis.com")
+            remote.put(path, data)
+
+        monkeypatch.setattr(node, "put", put)
+
+    return fails
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["codes/", "state.json"])
+def test_a_bucket_that_fails_for_a_while_is_waited_for(
+    attempt: Callable[..., int], tmp_path: Path, bucket_fails: Callable, name: str
+) -> None:
+    bucket_fails(name, 2)
+    assert attempt(43) == 43
+    assert node.codes_of(str(tmp_path), 1) == [43]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("code", "its"), [(42, 42), (43, 43), (1, 1), (0, 0)])
+def test_an_end_that_cannot_be_noted_decides_all_the_same(
+    attempt: Callable[..., int], bucket_fails: Callable, capfd: pytest.CaptureFixture, code: int,
+    its: int,
+) -> None:  # fmt: skip
+    bucket_fails("codes/", math.inf)
+    assert attempt(code) == its
+    assert "codes/1/0: cannot be written (" in capfd.readouterr().out
 
 
 @pytest.mark.processes
