@@ -262,13 +262,15 @@ def option(
     always: bool = False,
     required: bool = False,
     identifies: bool = True,
+    least: int | None = None,
 ) -> Any:
     """Returns a field of a backend: an option that is a flag of `run`.
 
     always: also a flag of status, logs, stop and delete, which need it to find the job.
-    required: a command without it is refused. identifies: another value makes another job.
+    required: a command without it is refused. identifies: another value makes another job. least:
+    the smallest number.
     """
-    about = {"help": help, "always": always, "required": required}
+    about = {"help": help, "always": always, "required": required, "least": least}
     return dataclasses.field(default=default, metadata=about, repr=identifies)
 
 

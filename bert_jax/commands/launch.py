@@ -139,7 +139,9 @@ def _define_options(kind: "type[Backend]", values: flags.FlagValues, *, always: 
             default = list(field.default) if isinstance(field.default, tuple) else field.default
             shown = None if default == "" else default
             about = field.metadata["help"]
-            _DEFINE[hints[field.name]](field.name, shown, about, flag_values=values)
+            least = field.metadata["least"]
+            bound = {} if least is None else {"lower_bound": least}
+            _DEFINE[hints[field.name]](field.name, shown, about, flag_values=values, **bound)
 
 
 def _kind(backend: str) -> "type[Backend]":

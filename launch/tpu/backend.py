@@ -5,6 +5,8 @@ the machines, and creates them again after a preemption (`launch/tpu/watch`). Th
 launch/NAME (`launch/tpu/job_records`). Nothing needs SSH.
 """
 
+# Over 300 lines: one class, which has a method for each command.
+
 import base64
 import dataclasses
 import functools
@@ -26,7 +28,7 @@ from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.tpu import log_pieces, submit, teardown
 from bert_jax.launch.tpu.archive import agent_archive
 from bert_jax.launch.tpu.bucket import Bucket, BucketError
-from bert_jax.launch.tpu.checks import tpu_checks
+from bert_jax.launch.tpu.checks import check_references, default_project, tpu_checks
 from bert_jax.launch.tpu.job_records import Records, Snapshot
 from bert_jax.launch.tpu.queued_resources import (
     COMMAND,
@@ -73,7 +75,9 @@ class Tpu:
     subnetwork: str = option("", "subnetwork of the machines")
     internal_ips: bool = option(False, "machines without external addresses")
     runtime_version: str = option("", "image of the machines (default: the one of the TPU version)")
-    poll: int = option(10, "seconds between two polls of the job", always=True, identifies=False)
+    poll: int = option(
+        10, "seconds between two polls of the job", always=True, identifies=False, least=1
+    )
 
     def check(self, job: Job) -> None:
         generation = _slices(job).generation
@@ -84,6 +88,7 @@ class Tpu:
             )
         if self.spot and self.reserved:
             raise UserError("--spot with --reserved: reserved machines are not spot; give one")
+        check_references(job.env_from)
 
     def checks(self, job: Job) -> Sequence[Check]:
         return tpu_checks(
@@ -92,6 +97,7 @@ class Tpu:
 
     def render(self, job: Job) -> Rendering:
         archive, request = f"{job.bundle.name}.tar", self._request(job, 1, "", number=1)
+        record = f"{job.folder}/0001/job.json"
         return Rendering(
             files={
                 archive: job.bundle.archive,
@@ -100,7 +106,8 @@ class Tpu:
             },
             commands=(
                 ("gcloud", "storage", "cp", archive, f"{job.folder}/{archive}"),
-                ("gcloud", "storage", "cp", "job.json", f"{job.folder}/0001/job.json"),
+                # Refused if a job of this name has left one, before machines are requested.
+                ("gcloud", "storage", "cp", "--if-generation-match=0", "job.json", record),
                 *request.commands,
             ),
         )
@@ -146,8 +153,25 @@ class Tpu:
         yield "--async"
 
     def _place(self) -> tuple[str, ...]:
-        project = (f"--project={self.project}",) if self.project else ()
-        return (*project, f"--zone={self.zone}")
+        return _place_flags(self.zone, self.project)
+
+    def _other_place(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """Returns the flags of the place of a submission's machines; none if it is this one, or not
+        recorded."""
+        found = snapshot.submission
+        if found is None or not found.zone:
+            return ()
+        project = found.project and (self.project or default_project())
+        is_here = (found.zone, found.project) == (self.zone, project)
+        return () if is_here else _place_flags(found.zone, found.project)
+
+    def _check_place(self, job: JobId, snapshot: Snapshot) -> None:
+        """Raises UserError for a place in which no machine of the job can be found."""
+        if other := self._other_place(snapshot):
+            raise UserError(
+                f"{shlex.join(self._place())}: the machines of {job.name} are in another zone or "
+                f"project; give {shlex.join(other)}"
+            )
 
     def _submission(self, job: Job, first: int) -> Submission:
         return Submission(
@@ -162,6 +186,8 @@ class Tpu:
             env=job.env,
             env_from=job.env_from,
             limits=job.limits,
+            zone=self.zone,
+            project=self.project,
         )
 
     def _api(self, job: JobId, of: tuple[int, str] | None = None) -> QueuedResources:
@@ -176,12 +202,18 @@ class Tpu:
         return newest is not None and self._is_current(job, newest[1])
 
     def _is_current(self, job: Job, snapshot: Snapshot) -> bool:
+        # Until a launcher has reported the end, there may be machines.
+        if not snapshot.reported and (other := self._other_place(snapshot)):
+            raise UserError(
+                f"--name={job.name}: has machines in another zone or project; end it there first: "
+                f"{_line(job, 'stop', other)}"
+            )
         try:
             return submit.is_current(snapshot, self._submission(job, first=1))
         except submit.OtherCommandError as error:
             raise UserError(
                 f"--name={job.name}: runs another command, or on other machines "
-                f"({error.topology}); end it first: {self._line(job, 'stop')}"
+                f"({error.topology}); end it first: {_line(job, 'stop', self._place())}"
             ) from None
 
     def run(self, job: Job) -> int:
@@ -191,13 +223,14 @@ class Tpu:
             records = newest[0]
             say(f"{job.name}: exists; watching it")
         else:
-            archive = job.bundle.archive
+            archive, project = job.bundle.archive, self.project or default_project()
+            wanted = dataclasses.replace(wanted, project=project)
             records = submit.submit(job.name, bucket, self._api(job), newest, wanted, archive)
         found = records.submission()
         if found is None or found.digest != wanted.digest:
             raise UserError(f"--name={job.name}: was just deleted by another command; run again")
         say(_ALIVE)
-        say(f"`{self._line(job, 'stop')}` saves and ends it")
+        say(f"`{_line(job, 'stop', self._place())}` saves and ends it")
         api = self._api(job, (records.run, found.id))
         watcher = Watcher(job.name, records, api, say, poll=self.poll, submission=found.id)
         watcher.claim()
@@ -212,8 +245,9 @@ class Tpu:
         return end.code
 
     def status(self, job: JobId) -> str:
-        resources = self._api(job).list()
-        return report(job.name, resources, _existing(job)[1])
+        _, snapshot = _existing(job)
+        self._check_place(job, snapshot)
+        return report(job.name, self._api(job).list(), snapshot)
 
     def logs(self, job: JobId, *, follow: bool) -> None:
         records, snapshot = _existing(job)
@@ -226,15 +260,25 @@ class Tpu:
         printer.print_rest()
 
     def stop(self, job: JobId) -> None:
-        teardown.stop(job.name, _existing(job)[0], self._api(job), poll=self.poll)
+        records, snapshot = _existing(job)
+        self._check_place(job, snapshot)
+        teardown.stop(job.name, records, self._api(job), poll=self.poll)
         say(f"{job.name}: has ended; no machine exists")
 
     def delete(self, job: JobId) -> None:
-        teardown.remove(job.name, _bucket(job), self._api(job), poll=self.poll)
+        bucket = _bucket(job)
+        if newest := submit.newest(bucket):
+            self._check_place(job, newest[1])
+        teardown.remove(job.name, bucket, self._api(job), poll=self.poll)
 
-    def _line(self, job: JobId, verb: str) -> str:
-        flags = (f"--name={job.name}", f"--workdir={job.workdir}", *self._place())
-        return shlex.join(("bert-jax", "launch", "tpu", verb, *flags))
+
+def _line(job: JobId, verb: str, place: Sequence[str]) -> str:
+    flags = (f"--name={job.name}", f"--workdir={job.workdir}", *place)
+    return shlex.join(("bert-jax", "launch", "tpu", verb, *flags))
+
+
+def _place_flags(zone: str, project: str) -> tuple[str, ...]:
+    return (*((f"--project={project}",) if project else ()), f"--zone={zone}")
 
 
 def _slices(job: Job) -> Slice:

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
+from bert_jax.errors import UserError
 from bert_jax.launch import programs
 from bert_jax.launch.job import Job
 from bert_jax.launch.preflight import Check, CheckFailedError, no_version
@@ -14,6 +16,7 @@ from bert_jax.launch.tpu.queued_resources import QueuedResources, api_error
 _OLDEST = 440  # version of gcloud: the first with queued-resources create --spot
 _ZONES = 6  # zones shown that have a type
 _BUCKET_FORMAT = "--format=value(location,location_type)"
+_SECRET = re.compile(r"[\w-]+|projects/[^/\s]+/secrets/[\w-]+/versions/[\w-]+", re.ASCII)
 _DELETERS = ("roles/owner", "roles/editor", "roles/tpu.admin")
 
 
@@ -32,7 +35,18 @@ def tpu_checks(
         Check("name", partial(_name, job.name, api)),
         Check("region", partial(_region, job.workdir, zone)),
         Check("give back", partial(_give_back, project, account)),
+        *(Check(f"secret {name}", partial(_secret, of, project)) for name, of in job.env_from),
     ]
+
+
+def check_references(env_from: Sequence[tuple[str, str]]) -> None:
+    """Raises UserError for a reference that names no secret of Secret Manager."""
+    for name, reference in env_from:
+        if not _SECRET.fullmatch(reference):
+            raise UserError(
+                f"--env_from={name}={reference}: give a secret of Secret Manager, its name or "
+                "projects/P/secrets/NAME/versions/V"
+            )
 
 
 def check_gcloud() -> str:
@@ -97,7 +111,7 @@ def _region(workdir: str, zone: str) -> str:
 def _give_back(project: Sequence[str], account: str) -> str:
     """Says whether the machines may delete themselves at the end, as far as the project tells."""
     needed = "needs roles/tpu.admin, or this command must run at the end of the job"
-    name = project[0].partition("=")[2] if project else _value("config", "get-value", "project")
+    name = project[0].partition("=")[2] if project else default_project()
     try:
         email = account or _compute_account(name)
         words = ["projects", "get-iam-policy", name, "--flatten=bindings[].members"]
@@ -112,6 +126,33 @@ def _give_back(project: Sequence[str], account: str) -> str:
     if custom := [role for role in roles if not role.startswith("roles/")]:
         return f"not known ({email} has {', '.join(custom)}); it {needed}"
     return f"WARNING: {email} has no role in {name} to delete queued resources; it {needed}"
+
+
+def _secret(reference: str, project: Sequence[str]) -> str:
+    """Checks that a secret has a value, as far as this account may see it."""
+    name, words = reference, ["latest", f"--secret={reference}"]
+    if "/" in reference:
+        words, project = [reference], [f"--project={reference.split('/')[1]}"]
+        name = reference.split("/")[3]
+    try:
+        state = _value(
+            "secrets", "versions", "describe", *words, *project, "--format=value(state)"
+        ).lower()
+    except ProgramError as error:
+        refused = api_error(error)
+        if refused.name != "NOT_FOUND":
+            return f"{reference}: not known ({refused})"
+        make = shlex.join(["gcloud", "secrets", "create", name, *project, "--data-file=FILE"])
+        raise CheckFailedError(f"{reference}: {refused}", f"make it: {make}") from None
+    if state != "enabled":
+        add = shlex.join(["gcloud", "secrets", "versions", "add", name, *project])
+        raise CheckFailedError(f"{reference}: is {state}", f"add a version: {add} --data-file=FILE")
+    return f"{reference} is {state}"
+
+
+def default_project() -> str:
+    """Returns gcloud's own project, "" if it has none."""
+    return _value("config", "get-value", "project")
 
 
 def _compute_account(project: str) -> str:

@@ -19,6 +19,8 @@ class Submission:
     python_path: as PYTHONPATH, likewise. version: the release to install without code in the
     bundle. env_from: (variable, secret of Secret Manager). id: differs from that of every other
     submission, also of one that has the same number after the job was deleted and run again.
+    zone, project: of its machines; "" in records of earlier versions, and for gcloud's project in
+    a job that is submitted by hand.
     """
 
     digest: str
@@ -33,6 +35,8 @@ class Submission:
     env_from: tuple[tuple[str, str], ...]
     limits: Limits
     id: str = ""
+    zone: str = ""
+    project: str = ""
 
     @classmethod
     def from_json(cls, value: Any) -> "Submission":

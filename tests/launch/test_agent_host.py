@@ -38,6 +38,7 @@ import json, os, pathlib, signal, sys, time
 folder = pathlib.Path({folder!r})
 starts = len(list(folder.glob("start[0-9]*")))
 names = [f"A{{i}}" for i in range({count})] + ["HF_TOKEN", "BERT_JAX_HOST_NAME", "MEGASCALE_X"]
+names += ["GCE_METADATA_HOST"]
 given = [sys.argv[1:], [os.environ.get(name) for name in names]]
 (folder / "start.tmp").write_text(json.dumps(given))
 (folder / "start.tmp").rename(folder / f"start{{starts}}")
@@ -151,7 +152,8 @@ def test_words_variables_and_secrets_arrive_as_they_are(at):
         *(f"--config.data.store={word}" for word in AWKWARD), "--workdir=gs://bucket/b1",
         "--coordinator=127.0.0.1:8476", "--num_processes=1", "--process_id=0", "--topology=v4-8",
     ]  # fmt: skip
-    assert values == [*AWKWARD, "the value of hf", "host-0", None]
+    server = "metadata.google.internal"  # of notices, which the process watches itself
+    assert values == [*AWKWARD, "the value of hf", "host-0", None, server]
     everything = b"".join(at.bucket.read(entry.name) for entry in at.bucket.list())
     assert b"the value of hf" not in everything
 

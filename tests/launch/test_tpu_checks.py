@@ -5,12 +5,18 @@ from collections.abc import Sequence
 
 import pytest
 from launch_jobs import job
+from memory_bucket import MemoryBucket
 
-from bert_jax.errors import UserError
+from bert_jax.commands.command import parse
+from bert_jax.commands.launch import COMMANDS
+from bert_jax.errors import UsageError, UserError
 from bert_jax.launch import programs
 from bert_jax.launch.preflight import run_checks
 from bert_jax.launch.programs import ProgramError
+from bert_jax.launch.tpu import backend
 from bert_jax.launch.tpu.backend import Tpu
+from bert_jax.launch.tpu.history import End
+from bert_jax.launch.tpu.watch import Watcher
 
 EMAIL = "123-compute@developer.gserviceaccount.com"
 PATH = "projects/p/locations/{}/acceleratorTypes/{}"
@@ -47,10 +53,10 @@ def gcloud(monkeypatch):
     return prints
 
 
-def said(**options: object) -> list[str]:
+def said(env_from: Sequence[tuple[str, str]] = (), **options: object) -> list[str]:
     """The lines of all checks; raises what they raise."""
     lines: list[str] = []
-    checks = Tpu(zone="us-west4-a", **options).checks(job("v5e-16"))
+    checks = Tpu(zone="us-west4-a", **options).checks(job("v5e-16", env_from=env_from))
     try:
         run_checks(checks, lines.append)
     except UserError as error:
@@ -181,3 +187,91 @@ def test_the_seconds_between_two_looks_make_no_other_job():
     one, other = Tpu(zone="z", poll=1), Tpu(zone="z", poll=60)
     assert job("v4-8").digest(one) == job("v4-8").digest(other)
     assert job("v4-8").digest(one) != job("v4-8").digest(Tpu(zone="y"))
+
+
+@pytest.fixture
+def bucket(gcloud, monkeypatch) -> MemoryBucket:
+    """Of a job in us-west4-a of the project p, which is gcloud's; some of its machines exist."""
+    made = MemoryBucket("gs://bucket/b1/launch/b1")
+    of = Tpu(zone="us-west4-a", project="p").render(job("v5e-16"))
+    made.write("0001/job.json", of.files["job.json"].encode())
+    monkeypatch.setattr(backend, "_bucket", lambda of: made)
+    return made
+
+
+@pytest.mark.parametrize("verb", ["status", "stop", "delete"])
+@pytest.mark.parametrize("place", [{"zone": "us-west4-b"}, {"zone": "us-west4-a", "project": "q"}])
+def test_a_place_where_the_machines_are_not_is_refused(bucket, verb, place):
+    """Nothing exists there: `delete` removed the records of machines that stayed."""
+    before = bucket.list()
+    with pytest.raises(UserError) as refusal:
+        getattr(Tpu(**place), verb)(job("v5e-16"))
+    given = "--zone=us-west4-b" if "project" not in place else "--project=q --zone=us-west4-a"
+    assert str(refusal.value) == (
+        f"{given}: the machines of b1 are in another zone or project; give --project=p "
+        "--zone=us-west4-a"
+    )
+    assert bucket.list() == before
+
+
+@pytest.mark.parametrize("project", ["p", ""])
+def test_a_job_is_found_in_its_place_and_one_of_an_earlier_version_anywhere(bucket, project):
+    at = Tpu(zone="us-west4-a", project=project)
+    assert at.status(job("v5e-16")).startswith("no machine exists")
+    record = bucket.read_json("0001/job.json")
+    del record["zone"], record["project"]
+    bucket.write_json("0001/job.json", record)
+    assert Tpu(zone="us-west4-b").status(job("v5e-16")).startswith("no machine exists")
+
+
+def test_a_job_that_may_have_machines_elsewhere_is_ended_there_first(bucket):
+    stop = "bert-jax launch tpu stop --name=b1 --workdir=gs://bucket/b1 --project=p"
+    bucket.write_json("0001/end.json", {"code": 42, "why": "stopped"})
+    with pytest.raises(UserError, match=f"end it there first: {stop} --zone=us-west4-a$"):
+        Tpu(zone="us-west4-b").is_running(job("v5e-16"))
+    bucket.write_json("0001/reported.json", {})
+    assert not Tpu(zone="us-west4-b").is_running(job("v5e-16"))
+
+
+def test_the_project_that_gcloud_has_is_recorded(bucket, gcloud, monkeypatch):
+    bucket.delete("0001/job.json")
+    monkeypatch.setattr(Watcher, "run", lambda watcher: End(42, "stopped"))
+    assert Tpu(zone="us-west4-b").run(job("v5e-16")) == 42
+    record = bucket.read_json("0001/job.json")
+    assert (record["zone"], record["project"]) == ("us-west4-b", "p")
+
+
+@pytest.mark.parametrize("poll", [0, -5])
+@pytest.mark.parametrize("verb", ["run", "status", "stop", "delete", "logs"])
+def test_a_pause_that_cannot_be_is_refused_as_the_flags_are_read(verb, poll):
+    name = f"launch tpu {verb}"
+    with pytest.raises(UsageError, match=f"^flag --poll={poll}: {poll} is not a positive integer$"):
+        parse(name, COMMANDS[name], [f"--poll={poll}"])
+
+
+def test_secrets_are_looked_for(gcloud):
+    gcloud["gcloud secrets versions describe"] = "enabled\n"
+    lines = said(env_from=(("HF_TOKEN", "hf"), ("KEY", "projects/q/secrets/k/versions/3")))
+    assert lines[-2:] == [
+        "secret HF_TOKEN: hf is enabled",
+        "secret KEY: projects/q/secrets/k/versions/3 is enabled",
+    ]
+    gcloud["gcloud secrets versions describe"] = refused("PERMISSION_DENIED: no")
+    line = "secret HF_TOKEN: hf: not known (PERMISSION_DENIED: no)"
+    assert said(env_from=(("HF_TOKEN", "hf"),))[-1] == line
+    gcloud["gcloud secrets versions describe"] = refused("NOT_FOUND: Secret [x] not found")
+    assert said(env_from=(("HF_TOKEN", "hf"),))[-1] == (
+        "secret HF_TOKEN: hf: NOT_FOUND: Secret [x] not found; make it: gcloud secrets create hf "
+        "--data-file=FILE"
+    )
+    gcloud["gcloud secrets versions describe"] = "disabled\n"
+    assert said(env_from=(("HF_TOKEN", "hf"),))[-1] == (
+        "secret HF_TOKEN: hf: is disabled; add a version: gcloud secrets versions add hf "
+        "--data-file=FILE"
+    )
+
+
+@pytest.mark.parametrize("reference", ["a/b", "projects/p/secrets/k", "a b", "", "/etc/token"])
+def test_what_names_no_secret_is_refused(reference):
+    with pytest.raises(UserError, match=f"--env_from=KEY={reference}: give a secret of Secret"):
+        Tpu(zone="z").check(job("v5e-16", env_from=(("KEY", reference),)))

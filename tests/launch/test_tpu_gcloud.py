@@ -1,5 +1,6 @@
 """The real gcloud takes what the tpu backend renders, and asks the API for what is meant."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -77,6 +78,20 @@ def test_gcloud_takes_every_rendered_line(
     assert metadata["bert-jax-agent"].encode() == rendering.files["agent.txt"]
     assert json.loads(metadata["bert-jax-resource"])["records"] == of.folder
     assert spec["node"]["networkConfig"]["enableExternalIps"] != backend.internal_ips
+
+
+def test_a_job_that_exists_is_not_submitted_by_hand_over_it(
+    cloud: TpuCloud, bucket: Emulator, tmp_path: Path
+) -> None:
+    backend, of = TPU_CASES["tpu_v2-8"]
+    record = "b1/launch/b1/0001/job.json"
+    bucket.write("bucket", record, b"of the job that exists")
+    dataclasses.replace(backend, project="the-project").render(of).write(tmp_path / "files")
+    done = subprocess.run([tmp_path / "files" / "run.sh"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "ERROR: HTTPError 412" in done.stderr
+    assert bucket.read("bucket", record) == b"of the job that exists"
+    assert cloud.requests == []
 
 
 def test_gcloud_refuses_a_flag_that_it_does_not_have(cloud: TpuCloud, tmp_path: Path) -> None:

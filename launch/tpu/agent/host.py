@@ -208,6 +208,7 @@ class Host:
         path = [at_root(folder, str(self._root)) for folder in self._submission.python_path]
         return {
             **{name: text for name, text in os.environ.items() if not name.startswith(_STALE)},
+            "GCE_METADATA_HOST": self._machine.server,  # where the process looks for notices
             **dict(self._submission.env),
             **{name: self._machine.secret(of) for name, of in self._submission.env_from},
             HOST_VARIABLE: f"host-{self._place.index}",

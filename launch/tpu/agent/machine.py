@@ -38,8 +38,8 @@ class Machine:
     """The metadata server, and Google's APIs in the name of the machine's service account."""
 
     def __init__(self) -> None:
-        host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-        self._url = f"http://{host}/computeMetadata/v1"
+        self.server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+        self._url = f"http://{self.server}/computeMetadata/v1"
         # Not through a proxy: the server is the machine's own.
         self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._known_token, self._expires = "", 0.0
