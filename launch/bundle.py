@@ -146,11 +146,12 @@ def _imported(path: Path) -> set[str]:
 
 
 def _beside(folder: Path, name: str) -> list[Path]:
-    """Returns the files of a module or package in a folder."""
+    """Returns the files of a module or package in a folder; as for Python, a package without
+    __init__.py is one where there is no module of its name."""
     module, package = folder / f"{name}.py", folder / name
-    if (package / "__init__.py").is_file():
-        return sorted(package.rglob("*.py"))
-    return [module] if module.is_file() else []
+    if module.is_file() and not (package / "__init__.py").is_file():
+        return [module]
+    return sorted(package.rglob("*.py"))
 
 
 def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,9 @@ def store_check(store: str, read_manifest: Callable[[str], Mapping[str, Any]]) -
         files = read_manifest(store)["files"]
         wrong = [name for name, entry in files.items() if _size(store, name) != entry["bytes"]]
         if wrong:
-            raise CheckFailedError(
-                f"{store}: {', '.join(wrong[:3])} missing or incomplete", "copy the store again"
-            )
+            copy = shlex.join(("gcloud", "storage", "rsync", "--recursive", "STORE", store))
+            remedy = f"copy the store again{f': {copy}' if is_remote(store) else ''}"
+            raise CheckFailedError(f"{store}: {', '.join(wrong[:3])} missing or incomplete", remedy)
         return f"{store} has all of its {len(files)} files"
 
     return Check("store", probe)

@@ -124,7 +124,9 @@ def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
             there = f"{bucket}/{name}"
             remedy = f"each host would have one of its own; give one in a bucket: {there}"
             if path and key != "workdir":
-                copy = shlex.join(("gcloud", "storage", "cp", "--recursive", path, there))
+                # `cp --recursive` would copy a folder into the one that an earlier copy has begun.
+                verb = ("cp",) if os.path.isfile(path) else ("rsync", "--recursive")
+                copy = shlex.join(("gcloud", "storage", *verb, path, there))
                 flag = f"--{key}={there}{given.removeprefix(path)}"
                 remedy = f"the hosts do not have it; copy it and give {flag}: {copy}"
             lines.append(f"--{key}={given}: {remedy}")

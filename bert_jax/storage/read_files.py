@@ -31,8 +31,7 @@ def local_path(path: epath.PathLike) -> Path:
     if not is_remote(text):
         return Path(text)
     check_protocol(text)
-    name = text.rstrip("/").rpartition("/")[2]
-    copy = shlex.join(("gcloud", "storage", "cp", "--recursive", text, name))
+    copy = shlex.join(("gcloud", "storage", "cp", "--recursive", text, "."))
     raise UserError(f"{text}: is read from a local disk; copy it, and give the copy: {copy}")
 
 

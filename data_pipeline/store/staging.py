@@ -9,6 +9,7 @@ so an interrupted copy resumes.
 
 import contextlib
 import logging
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -124,18 +125,19 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
             finished, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             for job in finished:
                 with storage_errors(url):
-                    _result(job)
+                    _result(job, url)
         finally:
             pool.shutdown(cancel_futures=True)
     for name in {block.name for block in blocks}:
         check_contents(folder / name, files[name])
 
 
-def _result(job: Future[None]) -> None:
+def _result(job: Future[None], url: str) -> None:
     try:
         job.result()
     except _DamagedError as error:
-        raise UserError(f"{error}; copy the store to the bucket again") from None
+        words = ("gcloud", "storage", "rsync", "--recursive", "--checksums-only", "STORE", url)
+        raise UserError(f"{error}; copy the store again: {shlex.join(words)}") from None
 
 
 def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Iterator[_Block]:

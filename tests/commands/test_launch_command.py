@@ -20,10 +20,20 @@ def only_git(tmp_path_factory, monkeypatch):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("dry_run", [(), ("--dry_run",)])
-def test_every_path_that_hosts_do_not_have_is_one_line(only_git, capsys, dry_run):
-    """Also where nothing would be created, since the commands that are printed would fail."""
+def test_every_path_that_hosts_do_not_have_is_one_line(
+    only_git, capsys, dry_run, tmp_path, monkeypatch
+):
+    """Also where nothing would be created, since the commands that are printed would fail. Each may
+    be run again after it was interrupted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     place = ["tpu", "run", "--name=b1", "--topology=v6e-16", "--zone=z", *dry_run]
-    given = ("task.name=sst2", "init=my model", "task.data=SST-2", "task.tokenizer=/v/vocab.txt")
+    given = (
+        "task.name=sst2",
+        "init=my model",
+        "task.data=SST-2",
+        f"task.tokenizer={tmp_path}/vocab.txt",
+    )
     words = [*place, "finetune", "--workdir=run", *(f"--config.{each}" for each in given)]
     assert cli.main(["launch", *words]) == exit_codes.FAILED
     out, err = capsys.readouterr()
@@ -31,12 +41,12 @@ def test_every_path_that_hosts_do_not_have_is_one_line(only_git, capsys, dry_run
     assert (out, err.splitlines()) == ("", [
         "error: --workdir=run: each host would have one of its own; give one in a bucket: "
         "gs://BUCKET/run",
-        f"--config.task.data=SST-2: {copy} --config.task.data=gs://BUCKET/SST-2: gcloud storage cp "
-        "--recursive SST-2 gs://BUCKET/SST-2",
-        f"--config.init=my model: {copy} --config.init=gs://BUCKET/my model: gcloud storage cp "
+        f"--config.task.data=SST-2: {copy} --config.task.data=gs://BUCKET/SST-2: gcloud storage "
+        "rsync --recursive SST-2 gs://BUCKET/SST-2",
+        f"--config.init=my model: {copy} --config.init=gs://BUCKET/my model: gcloud storage rsync "
         "--recursive 'my model' 'gs://BUCKET/my model'",
-        f"--config.task.tokenizer=/v/vocab.txt: {copy} "
-        "--config.task.tokenizer=gs://BUCKET/vocab.txt: gcloud storage cp --recursive /v/vocab.txt "
+        f"--config.task.tokenizer={tmp_path}/vocab.txt: {copy} "
+        f"--config.task.tokenizer=gs://BUCKET/vocab.txt: gcloud storage cp {tmp_path}/vocab.txt "
         "gs://BUCKET/vocab.txt",
     ])  # fmt: skip
 

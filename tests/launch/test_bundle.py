@@ -191,6 +191,17 @@ def test_a_config_file_brings_the_modules_beside_it_that_it_imports(tmp_path: Pa
     assert made.python_path("/job") == ("/job/config",)
 
 
+def test_a_folder_of_modules_needs_no_init_file_to_travel(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from lib import helper\nimport both\nimport data.sizes\n")
+    for name in ("lib/helper.py", "lib/deep/other.py", "both.py", "both/not.py", "lib/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("import inner\n")
+    (tmp_path / "inner.py").write_text("x = 1\n")
+    assert set(bundle.config_files(tmp_path / "mine.py")) == {
+        "mine.py", "lib/helper.py", "lib/deep/other.py", "both.py", "inner.py",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["def get_config(:\n", "\0"])
 def test_a_config_file_that_cannot_be_parsed_travels_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(text)

@@ -83,6 +83,16 @@ def test_a_store_has_all_of_its_files(store, tmp_path):
         store_check(str(tmp_path / "other"), read_manifest).probe()
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("gcsfs"), reason="needs gcsfs")
+def test_a_store_of_which_a_part_was_uploaded_is_completed_in_its_place(store, monkeypatch):
+    """`gcloud storage cp --recursive` would copy it into the folder that is there."""
+    with emulated(monkeypatch, "bucket"):
+        put("gs://bucket/store/manifest.json", (store / "manifest.json").read_bytes())
+        copy = "copy the store again: gcloud storage rsync --recursive STORE gs://bucket/store$"
+        with pytest.raises(CheckFailedError, match=copy):
+            store_check("gs://bucket/store", read_manifest).probe()
+
+
 def test_all_inputs_must_be_there(tmp_path):
     there = {"config.task.data": str(tmp_path)}
     assert inputs_check(there).probe() == f"{tmp_path} there"

@@ -80,6 +80,19 @@ def test_gcloud_takes_every_rendered_line(
     assert spec["node"]["networkConfig"]["enableExternalIps"] != backend.internal_ips
 
 
+def test_an_interrupted_upload_is_completed_in_its_place(
+    cloud: TpuCloud, bucket: Emulator, tmp_path: Path
+) -> None:
+    (tmp_path / "store/train").mkdir(parents=True)
+    for name in ("manifest.json", "train/tokens.npy"):
+        (tmp_path / "store" / name).write_text(name)
+    words = ["gcloud", "storage", "rsync", "--recursive", tmp_path / "store", "gs://bucket/store"]
+    for _ in range(2):
+        subprocess.run(words, check=True, capture_output=True)
+        assert bucket.names("bucket") == ["store/manifest.json", "store/train/tokens.npy"]
+        bucket.delete("bucket", "store/train/tokens.npy")
+
+
 def test_a_job_that_exists_is_not_submitted_by_hand_over_it(
     cloud: TpuCloud, bucket: Emulator, tmp_path: Path
 ) -> None:
