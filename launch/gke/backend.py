@@ -80,7 +80,9 @@ class Gke:
 
     def checks(self, job: Job) -> Sequence[Check]:
         labels = manifest.node_labels(_slice(job), spot=self.spot, reservation=self.reservation)
-        return gke_checks(self._kubectl, job, self.render(job), labels, self.queue)
+        return gke_checks(
+            self._kubectl, job, self.render(job), labels, self.queue, self.service_account
+        )
 
     def render(self, job: Job) -> Rendering:
         job_set = manifest.job_set(

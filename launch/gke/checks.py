@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,9 +16,15 @@ _KUBECTL = (1, 27)  # the first that asks the server to refuse unknown keys
 
 
 def gke_checks(
-    kubectl: Kubectl, job: Job, rendering: Rendering, labels: Mapping[str, str], queue: str
+    kubectl: Kubectl,
+    job: Job,
+    rendering: Rendering,
+    labels: Mapping[str, str],
+    queue: str,
+    service_account: str,
 ) -> list[Check]:
-    """Returns the checks. labels: of the nodes that the job needs."""
+    """Returns the checks. labels: of the nodes that the job needs. queue, service_account: ""
+    without one."""
 
     def check(name: str, probe: Callable[..., str], *values: Any) -> Check:
         return Check(name, functools.partial(probe, kubectl, *values))
@@ -28,6 +35,8 @@ def gke_checks(
         check("nodes", _nodes, labels, job.topology.hosts if job.topology else 1),
     ]
     found += [check(f"secret {name}", _secret, ref) for name, ref in job.env_from]
+    if service_account:
+        found.append(check("service account", _service_account, service_account))
     return [*found, check("queue", _queue, queue)] if queue else found
 
 
@@ -85,6 +94,14 @@ def _secret(kubectl: Kubectl, reference: str) -> str:
         command = f"kubectl create secret generic {name} --from-file={key}=FILE"
         raise CheckFailedError(f"{reference}: no such secret or key", f"make it: {command}")
     return f"{reference} is there"
+
+
+def _service_account(kubectl: Kubectl, name: str) -> str:
+    if kubectl.get("serviceaccount", name) is None:
+        command = shlex.join(kubectl.words("create", "serviceaccount", name))
+        line = f"{name}: no such Kubernetes service account, without which no pod is made"
+        raise CheckFailedError(line, f"make it: {command}")
+    return f"{name} is there"
 
 
 def _queue(kubectl: Kubectl, name: str) -> str:

@@ -400,11 +400,11 @@ def test_a_cluster_that_has_everything_passes(cluster):
     queue = {"spec": {"clusterQueue": "tpus"}, "metadata": {"name": "q"}}
     cluster.put("localqueues", queue | {"status": {"conditions": [active("True")]}})
     of = job(SLICES, env_from=(("HF_TOKEN", "hf/token"),))
-    said, error = checked(cluster, Gke(image=IMAGE, queue="q"), of)
+    cluster.put("serviceaccounts", {"metadata": {"name": "trainer"}})
+    said, error = checked(cluster, Gke(image=IMAGE, queue="q", service_account="trainer"), of)
     assert error == ""
-    assert [line.partition(":")[0] for line in said] == [
-        "kubectl", "manifest", "nodes", "secret HF_TOKEN", "queue",
-    ]  # fmt: skip
+    names = ["kubectl", "manifest", "nodes", "secret HF_TOKEN", "service account", "queue"]
+    assert [line.partition(":")[0] for line in said] == names
     assert cluster.names("jobsets") == [], "nothing was created"
 
 
@@ -417,10 +417,8 @@ def test_all_failures_are_said_at_once(cluster):
     cluster.put("localqueues", queue | {"status": {"conditions": [active("False")]}})
     cluster.check = lambda found: ['unknown field "spec.failurePolicy.onJobFailureMessagePatterns"']
     of = job(SLICES, env_from=(("HF_TOKEN", "hf/token"),))
-    said, error = checked(cluster, Gke(image=IMAGE, queue="q"), of)
-    assert error == (
-        "4 checks failed before anything was created: manifest, nodes, secret HF_TOKEN, queue"
-    )
+    said, error = checked(cluster, Gke(image=IMAGE, queue="q", service_account="trainer"), of)
+    assert error.startswith("5 checks failed before anything was created: manifest, nodes, ")
     assert [line for line in said if "FAILED" in line] == [
         "manifest: FAILED: the cluster's JobSet is older than 0.10, which knows a failure by its "
         "message; upgrade it, or give --coarse_restarts",
@@ -429,6 +427,8 @@ def test_all_failures_are_said_at_once(cluster):
         "container node-pools create`",
         "secret HF_TOKEN: FAILED: hf/token: no such secret or key; make it: kubectl create secret "
         "generic hf --from-file=token=FILE",
+        "service account: FAILED: trainer: no such Kubernetes service account, without which no "
+        "pod is made; make it: kubectl create serviceaccount trainer",
         "queue: FAILED: q: is not active (queue is stopped); ask who runs the cluster",
     ]
 

@@ -20,7 +20,7 @@ Object = dict[str, Any]
 RESOURCES = {
     "v1": {
         "pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "nodes": "Node",
-        "namespaces": "Namespace",
+        "namespaces": "Namespace", "serviceaccounts": "ServiceAccount",
     },
     "batch/v1": {"jobs": "Job"},
     "jobset.x-k8s.io/v1alpha2": {"jobsets": "JobSet"},
