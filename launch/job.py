@@ -266,9 +266,8 @@ def option(
 ) -> Any:
     """Returns a field of a backend: an option that is a flag of `run`.
 
-    always: also a flag of status, logs, stop and delete, which need it to find the job.
-    required: a command without it is refused. identifies: another value makes another job. least:
-    the smallest number.
+    always: also a flag of status, logs, stop and delete, which need it to find the job. least: of a
+    number. required: a command without it is refused. identifies: another value makes another job.
     """
     about = {"help": help, "always": always, "required": required, "least": least}
     return dataclasses.field(default=default, metadata=about, repr=identifies)

@@ -221,9 +221,7 @@ def test_bytes_that_are_not_the_stores_are_named(server, cache, store, no_pauses
     data = bytearray(server.read("bucket", "data/store/train/tokens.npy"))
     data[BLOCK] ^= 1
     server.write("bucket", "data/store/train/tokens.npy", bytes(data))
-    with pytest.raises(
-        UserError, match=r"train/tokens\.npy: bytes 4,194,304 to .*rsync .*sums-only"
-    ):
+    with pytest.raises(UserError, match=r"train/tokens\.npy: bytes 4,194,304 to .*checksums-only"):
         open_store(URL)
 
 
