@@ -52,7 +52,7 @@ FOREIGN_FLAGS = {
     "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array", "repo",
     "include", "local", "file_format", "temp_location", "direct_num_workers",
     "direct_running_mode", "region", "links", "sections", "lists", "test", "dependency", "export",
-    "signal", "output",
+    "signal", "output", "repository",
 }  # fmt: skip
 
 

@@ -169,7 +169,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     ),
     "launch/tpu/agent/logs.py": (HOST, {"LogFile.__init__", "LogFile.open"}),
     "launch/sky/backend.py": (OWN, {"Sky.delete", "Sky.stop"}),
-    "launch/sky/node.py": (OWN, {"_begin", "main"}),
+    "launch/sky/node.py": (OWN, {"_begin", "_put"}),
     "launch/slurm/backend.py": (OWN, {"Slurm._check_options", "Slurm.delete", "Slurm.stop"}),
     "launch/slurm/requeue.py": (OWN, {"State.write"}),
     "launch/slurm/task.py": (OWN, {"main"}),
