@@ -194,7 +194,7 @@ class Gke:
             return
         # Pods get SIGTERM, and their grace period to save.
         self._kubectl.change("delete", "jobset", job.name, "--cascade=foreground", "--wait")
-        while self._pods(job):
+        while programs.answer(lambda: self._pods(job), _POLL):
             time.sleep(_POLL)
         say(f"{job.name}: has ended; no pod is left")
 

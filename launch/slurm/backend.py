@@ -207,8 +207,8 @@ class Slurm:
     def status(self, job: JobId) -> str:
         found = find(job)
         state = State.read(Path(job.folder))
-        if found is None and state is None and not Path(job.folder).is_dir():
-            raise UserError(f"--name={job.name}: no such job in {job.workdir}; check both")
+        if found is None and state is None:
+            _check_known(job)
         ended = f"ended with {state.end}" if state and state.end is not None else "not there"
         lines = [str(found) if found else f"Slurm job: {ended}"]
         if state:
@@ -242,14 +242,21 @@ class Slurm:
                 _cancel(found.number)
                 until = math.inf
             time.sleep(_POLL)
-            found = find(job)
+            found = programs.answer(lambda: find(job), _POLL)
         say(f"{job.name}: has ended; no node is in use")
 
     def delete(self, job: JobId) -> None:
         self.stop(job)
+        _check_known(job)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(job.folder)
         say(f"{job.folder}: removed; Slurm has no job {job.name}")
+
+
+def _check_known(job: JobId) -> None:
+    """Raises UserError if a job that is not in Slurm has no folder either."""
+    if not Path(job.folder).is_dir():
+        raise UserError(f"--name={job.name}: no such job in {job.workdir}; check both")
 
 
 def _cancel(*words: str) -> None:

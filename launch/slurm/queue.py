@@ -11,8 +11,11 @@ from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.slurm.requeue import State
 from bert_jax.storage.digest import sha256
 
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-_AT_WORK = (*WAITING, "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_AT_WORK = (
+    *(*WAITING, "CONFIGURING", "RUNNING", "RESIZING", "COMPLETING", "STAGE_OUT"),
+    *("SUSPENDED", "STOPPED", "SIGNALING"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bert_jax.launch.programs import ProgramError
 from bert_jax.launch.slurm import backend as slurm
 from bert_jax.launch.slurm.backend import Slurm
 from bert_jax.launch.slurm.log_file import LogFile
-from bert_jax.launch.slurm.queue import QueuedJob
+from bert_jax.launch.slurm.queue import QueuedJob, comment, find
 from bert_jax.launch.tpu.queued_resources import api_error
 from bert_jax.launch.tpu.reconcile import is_transient
 
@@ -76,6 +76,31 @@ def test_a_slurm_job_that_ends_while_it_is_stopped_has_ended(monkeypatch, tmp_pa
     (tmp_path / "launch/b1").mkdir(parents=True)
     Slurm().stop(of)
     assert capsys.readouterr().out.splitlines()[-1] == ("launch | b1: has ended; no node is in use")
+
+
+def test_a_job_is_stopped_though_its_cluster_does_not_answer_for_a_while(monkeypatch, tmp_path):
+    found = QueuedJob("7", "COMPLETING", "", {"grace": "25"})
+    monkeypatch.setattr(slurm, "find", in_turn(found, AWAY, None))
+    (tmp_path / "launch/b1").mkdir(parents=True)
+    Slurm().stop(job(workdir=str(tmp_path)))
+    monkeypatch.setattr(Gke, "_find", lambda self, job: {})
+    monkeypatch.setattr(Kubectl, "change", lambda self, *words: "")
+    monkeypatch.setattr(Gke, "_pods", in_turn([{}], AWAY, []))
+    Gke(image="").stop(job("v6e-16"))
+
+
+@pytest.mark.parametrize("state", ["RESV_DEL_HOLD", "RESIZING", "STAGE_OUT", "COMPLETING"])
+def test_a_slurm_job_in_a_rare_state_is_there(monkeypatch, state):
+    of = job(workdir="/shared/run")
+    line = f"7|{state}||{comment(of, job='x', grace=40)}\n"
+    monkeypatch.setattr(programs, "call", in_turn(line))
+    assert find(of).state == state
+
+
+def test_a_slurm_job_that_never_was_is_not_said_to_be_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(slurm, "find", in_turn(None, None))
+    with pytest.raises(UserError, match=f"--name=b1: no such job in {tmp_path}; check both"):
+        Slurm().delete(job(workdir=str(tmp_path)))
 
 
 def test_a_slurm_that_is_too_old_is_one_line(monkeypatch):
