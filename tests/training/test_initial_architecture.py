@@ -70,7 +70,7 @@ def words_of(store: TokenStore, init: Path | str, workdir: Path) -> list[str]:
 
 def test_a_model_without_a_table_of_positions_has_none_to_repeat() -> None:
     config = load("ettin_17m", {"init": "export", "init_positions": "repeat"})
-    with pytest.raises(UserError, match="init_positions=repeat has no effect.* position=rotary"):
+    with pytest.raises(UserError, match=r"init_positions=repeat has no effect.* position=rotary"):
         check_architecture(config, config.model, 0)
 
 
