@@ -8,7 +8,7 @@ With the vocabulary of the release 149,655,232 parameters. Not measured here.
 Differences from the release: as in `ettin_17m`, including bfloat16 activations.
 
 Hours by the TPU compiler, layers in a loop (docs/compile.md): 474, 75 and 30 for the three phases
-on v5e-16.
+on v5e-16; about 440, 71 and 30 on v5p-16 (the first two by the steps of `modernbert_base`).
 """
 
 from ml_collections import ConfigDict
