@@ -72,7 +72,8 @@ def main() -> None:
         harness.use_cores(CORES)
         os.environ.update(JAX_PLATFORMS="cpu", BERT_JAX_CACHE=str(options.out / "cache"))
         pretrain(options, settings, sources, clock)
-        clock.record.setdefault("tasks", commit(options.out))  # a repeated command keeps its row
+        tuned = clock.record.setdefault("tasks", {})  # a repeated command keeps its row
+        tuned.update({name: commit(options.out) for name in names if name not in tuned})
         clock.save()
         found = {**measure(options.out), **fine_tune(options, tasks)}
     cells = row(options, settings, clock.record, found)
@@ -231,11 +232,12 @@ def row(
     changed = [
         f"--{k}={getattr(options, k)}" for k, v in recipe.items() if getattr(options, k) != v
     ]
-    made, tasks = record["commit"], record["tasks"]
+    made = record["commit"]
+    later = sorted({record["tasks"][name] for name in TASKS if name in found} - {made})
     return [
         str(options.minutes),
         record["date"],
-        made if tasks == made else f"{made}, tasks {tasks}",
+        f"{made}, tasks {', '.join(later)}" if later else made,
         record["processor"],
         f"{' + '.join(f'{each:.1f}' for each in minutes)} = {sum(minutes):.1f}",
         found["tokens/s"],

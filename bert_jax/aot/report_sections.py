@@ -88,7 +88,7 @@ def _memory(phase: PhaseReport, target: Target) -> Section:
     ]
     if memory.limit and memory.fits and memory.total > memory.limit:
         parts.append(
-            "The sum is above the limit, but the compiler accepts the program: it counts "
+            "The sum is above the limit, but the compiler accepts the program: the sum counts "
             "temporaries that are not there at the same time. Whether the step runs was not tried."
         )
     if memory.limit and not memory.fits:

@@ -324,6 +324,7 @@ class Model:
         Raises:
             UserError: the model has no head for it, or a sentence is text instead of words.
         """
+        sentences = list(sentences)
         for text in (one for one in sentences if isinstance(one, str)):
             raise UserError(f"{_short(text)!r}: give the words of a sentence as a list")
         words = [tuple(as_texts(sentence)) for sentence in sentences]
@@ -363,6 +364,7 @@ class Model:
         Raises:
             UserError: the model has no head for it, or texts have other numbers of choices, or one.
         """
+        questions = list(questions)
         for typed in (choices for _, choices in questions if isinstance(choices, str)):
             raise UserError(f"{_short(typed)!r}: give the choices of a text as a list")
         pairs = [(text, tuple(as_texts(choices))) for text, choices in questions]

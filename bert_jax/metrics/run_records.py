@@ -57,7 +57,8 @@ def read_records(path: epath.Path, kind: str) -> list[dict[str, Any]]:
 
 def of_kind(logged: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
-    by_step = {record["step"]: record for record in lasting(logged) if record["kind"] == kind}
+    kinds = (record for record in logged if record["kind"] in (kind, "start"))  # not all in memory
+    by_step = {record["step"]: record for record in lasting(kinds) if record["kind"] == kind}
     return [by_step[step] for step in sorted(by_step)]
 
 

@@ -4,11 +4,11 @@ Sizes: B rows, S positions, N places for texts in a row, H hidden, D numbers of 
 of one, or of their mean).
 """
 
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.config.task_settings import Join
 from bert_jax.errors import UserError
@@ -31,10 +31,10 @@ def parse_layers(layers: Layers, count: int) -> tuple[int, ...]:
     """
     if isinstance(layers, str):
         return tuple(i for part in layers.split(",") for i in _part(part.strip(), layers, count))
-    numbers = list(layers) if isinstance(layers, Iterable) else [layers]
-    if not numbers or not all(isinstance(number, Integral) for number in numbers):
+    numbers = np.atleast_1d(layers)
+    if not numbers.size or numbers.ndim > 1 or numbers.dtype.kind not in "iu":
         raise UserError(f"layers={layers!r}; {_FORM}")
-    return tuple(_index(int(number), count) for number in numbers)
+    return tuple(_index(number, count) for number in numbers.tolist())
 
 
 def _part(part: str, layers: str, count: int) -> list[int]:

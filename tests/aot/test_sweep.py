@@ -288,7 +288,7 @@ def test_a_sum_above_the_limit_that_the_compiler_accepts_is_explained() -> None:
     memory = dataclasses.replace(phase.memory, temporaries=20 * GIB)
     over = dataclasses.replace(phase, memory=memory)
     said = report_sections.render(dataclasses.replace(one, phases=(over,)))
-    assert "the compiler accepts the program: it counts temporaries that are not there" in said
+    assert "the compiler accepts the program: the sum counts temporaries that are not there" in said
     assert "the compiler accepts" not in report_sections.render(one)
 
 

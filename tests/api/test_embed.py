@@ -90,7 +90,7 @@ def test_every_text_is_in_one_row_with_its_own_positions(devices: int) -> None:
     [
         ("-1", (6,)), (-1, (6,)), ("0", (0,)), ("-4:", (3, 4, 5, 6)), (":2", (0, 1)),
         ("0,3, -1", (0, 3, 6)), ([1, -7], (1, 0)), ("1:3,6", (1, 2, 6)),
-        (np.int64(-1), (6,)), (np.array([0, 2]), (0, 2)),
+        (np.int64(-1), (6,)), (np.array([0, 2]), (0, 2)), (np.array(2), (2,)),
     ],
 )  # fmt: skip
 def test_layers_are_numbers_and_ranges(layers, expected) -> None:
@@ -107,6 +107,7 @@ def test_layers_are_numbers_and_ranges(layers, expected) -> None:
         ("", "layers=''; give numbers and ranges"),
         ("1:2:3:4", "give numbers and ranges"),
         ([], r"layers=\[\]; give numbers and ranges"),
+        ([[0]], r"layers=\[\[0\]\]; give numbers and ranges"),
         (1.5, "layers=1.5; give numbers and ranges"),
         ([0, 1.5], r"layers=\[0, 1.5\]; give numbers and ranges"),
     ],

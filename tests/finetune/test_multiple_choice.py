@@ -139,7 +139,7 @@ def test_a_run_of_seeds_predicts_and_is_exported(tmp_path: Path) -> None:
     assert values["architectures"] == ["BertForMultipleChoice"]
     assert "its multiple-choice head" in (tmp_path / "exported/README.md").read_text()
     asked = [("dal bel", ("fim", "gan", "dor")), ("bel", ("gan", "gan", "fim"))]
-    chosen = bert_jax.load(tmp_path / "exported").choose(asked)
+    chosen = bert_jax.load(tmp_path / "exported").choose(iter(asked))
     assert all(one.label in choices for one, (_, choices) in zip(chosen, asked, strict=True))
     assert all(1 / 3 <= one.probability <= 1 for one in chosen)
     with pytest.raises(UserError, match="2 and 3 choices; give all texts the same number of them"):

@@ -26,7 +26,7 @@ SECONDS = {"vocabulary": 60.0, "store": 90.0, "model": 1050.0}
 RECORD = {
     "date": "2026-11-26",
     "commit": "abc1234",
-    "tasks": "abc1234",
+    "tasks": {"sst2": "abc1234", "cola": "abc1234", "sentences": "abc1234"},
     "processor": "Some CPU, 2 of 4 cores",
     "seconds": SECONDS,
     "request": {"text": "1a2b3c4d"},
@@ -181,7 +181,9 @@ def test_a_row_has_what_was_measured_and_what_differs_from_the_recipe() -> None:
     assert row["settings"] == "the recipe"
     changed = options_of(vocab_size=8192, config="mine.py")
     cells = speedrun.row(changed, ["--config.seed=1"], RECORD, {**FOUND, "loss": "a|b"})
-    later = speedrun.row(changed, [], {**RECORD, "tasks": "def5678"}, FOUND)
+    later = speedrun.row(
+        changed, [], {**RECORD, "tasks": RECORD["tasks"] | {"cola": "def5678"}}, FOUND
+    )
     assert dict(zip(speedrun.COLUMNS, later, strict=True))["commit"] == "abc1234, tasks def5678"
     assert cells[-1] == "`--config=mine.py` `--vocab_size=8192` `--config.seed=1`"
     assert task_runs.table([cells]).count("|") == len(speedrun.COLUMNS) + 1
