@@ -87,9 +87,11 @@ def _memory(phase: PhaseReport, target: Target) -> Section:
         *backend.of_memory(target),
     ]
     if memory.limit and memory.fits and memory.total > memory.limit:
+        at_once = f", at most {in_units(memory.peak)}" if memory.peak else ""
         parts.append(
             "The sum is above the limit, but the compiler accepts the program: the sum counts "
-            "temporaries that are not there at the same time. Whether the step runs was not tried."
+            f"temporaries that are not there at the same time{at_once}. Whether the step runs was "
+            "not tried."
         )
     if memory.limit and not memory.fits:
         parts += [f"Over the limit by {in_units(memory.total - memory.limit)}."]

@@ -285,10 +285,11 @@ def test_bad_input_is_one_line(words: list[str], code: int, says: str, capsys) -
 def test_a_sum_above_the_limit_that_the_compiler_accepts_is_explained() -> None:
     one = made(fits=True)
     (phase,) = one.phases
-    memory = dataclasses.replace(phase.memory, temporaries=20 * GIB)
+    memory = dataclasses.replace(phase.memory, temporaries=20 * GIB, peak=15 * GIB)
     over = dataclasses.replace(phase, memory=memory)
     said = report_sections.render(dataclasses.replace(one, phases=(over,)))
-    assert "the compiler accepts the program: the sum counts temporaries that are not there" in said
+    assert "the compiler accepts the program: the sum counts temporaries that are not" in said
+    assert "at the same time, at most 15.00 GiB." in said
     assert "the compiler accepts" not in report_sections.render(one)
 
 

@@ -45,6 +45,7 @@ class Memory:
     fits: whether the compiler accepted the program, or, where it accepts any, the sum is within the
         limit.
     inputs: of the program by the compiler, with padding; None if it rejected it.
+    peak: most that is there at the same time, by the compiler; None likewise.
     """
 
     parameters: int
@@ -55,6 +56,7 @@ class Memory:
     limit: int | None
     fits: bool
     inputs: int | None = None
+    peak: int | None = None
 
     @property
     def total(self) -> int:
@@ -91,6 +93,7 @@ class Memory:
             limit=limit,
             fits=True,
             inputs=stats.argument_size_in_bytes,
+            peak=stats.peak_memory_in_bytes,
         )
         # The TPU compiler has refused what does not fit; that of GPUs accepts any program.
         over = not refuses and limit is not None and accepted.total > limit
