@@ -256,8 +256,11 @@ class TaskData:
         saves = math.ceil(every / config.checkpoint.every_steps)  # for one evaluation
         save_every = math.ceil(every / saves)
         warmup = int(config.task.warmup_share * steps)
+        (phase,) = config.phases
+        # All at once: a schedule may not fit the steps with the warm-up that is given.
         planned = dataclasses.replace(
-            config.with_steps([steps]),
+            config,
+            phases=(dataclasses.replace(phase, steps=steps),),
             optimizer=dataclasses.replace(config.optimizer, warmup_steps=warmup),
             checkpoint=dataclasses.replace(config.checkpoint, every_steps=save_every),
             evaluation=dataclasses.replace(config.evaluation, every_steps=save_every * saves),

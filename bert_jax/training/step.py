@@ -1,5 +1,7 @@
 """The training and evaluation steps: one jitted pure function each."""
 
+# Over 300 lines: both steps, and what compiles them with the same shardings.
+
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -21,11 +23,12 @@ from bert_jax.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.disentangled_embeddings import summed
 from bert_jax.objectives.distillation import DISTILLATION, taught
 from bert_jax.objectives.encoder_with_heads import encoder_rows
 from bert_jax.objectives.known_objectives import OBJECTIVES, learned_by
 from bert_jax.objectives.masked_lm import MASKED_LM
-from bert_jax.objectives.pretraining_model import declare, init_params, part_of
+from bert_jax.objectives.pretraining_model import declare, init_params, part_of, trains_apart
 from bert_jax.objectives.replaced_tokens import REPLACED_TOKENS
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
@@ -197,6 +200,8 @@ def _make_eval_step(
         by_row: the sums of each row, without attention on neighbours.
     """
 
+    is_apart = trains_apart(config.model, learned_by(config))
+
     def eval_step(params: Any, batch: Batch) -> objectives.Sums:
         # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
         computed = jax.lax.with_sharding_constraint(cast_matrices(params, dtype), shardings)
@@ -210,7 +215,8 @@ def _make_eval_step(
         else:  # how much the means vary with the choice of documents
             sums[objectives.ROWS] = objectives.row_sums(outputs, batch, corpus)
         if config.evaluation.attention:
-            sums["attention"] = neighbor_attention(model.encoder, encoder_rows(batch))
+            read = nnx.merge(graph, summed(computed)) if is_apart else model
+            sums["attention"] = neighbor_attention(read.encoder, encoder_rows(batch))
         if has_fills(config):
             sums[FILLS] = guesses(outputs[MASKED_LM.name], config.model.vocab_size)
         return sums

@@ -47,6 +47,14 @@ def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
     )
 
 
+def test_a_task_may_have_any_schedule_and_measure_attention(folder: Path, tmp_path: Path) -> None:
+    """Of wsd, the steps of the default warm-up are more than a task has."""
+    changes = {"optimizer.schedule": "wsd", "evaluation.attention": True, "mesh.data": -1}
+    finetune(task_config(folder).replace(changes), tmp_path / "run")
+    evaluated = read_records(tmp_path / "run", "eval")[-1]
+    assert 0 < evaluated["attention/layer_0/head_0/left"] < 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_example_is_in_one_batch_of_an_epoch(folder: Path, task: str) -> None:
