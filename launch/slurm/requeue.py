@@ -8,6 +8,7 @@ one.
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -74,17 +75,23 @@ def main(words: Sequence[str]) -> int:
     code = verdict(map(_asked, (code for _, code in ends)))
     # Slurm itself pauses before the next attempt.
     limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
-    is_stopping = (folder / "stop").exists() or _slurm_state(number) == _ENDING
-    if is_stopping and code == LOST:
+    stop, is_ending = folder / "stop", _slurm_state(number) == _ENDING
+    is_requeued = is_ending and _is_requeued(number)
+    is_stopping = stop.exists() or (is_ending and not is_requeued)
+    if (is_stopping or is_requeued) and code == LOST:
         code = STOPPED  # a requested stop is not a failure, however they ended
     is_final = code == 0 or is_stopping
     decision = NOT_AGAIN if is_final else restarts.after(code, limits)
     if code != 0:
         say(f"{describe(ends)}; {decision.reason}")
+    if is_requeued:
+        say(f"Slurm itself starts job {number} again")
+        if code == STOPPED and not decision.again:
+            stop.touch()  # then it starts no process
     ended = State(number, restarts.preemptions, restarts.failures, end=code)
     if decision.again:
         dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
-        refused = _requeue(number)
+        refused = "" if is_requeued else _requeue(number)
         if not refused:
             return code
         say(f"not requeued: {refused}")
@@ -119,6 +126,17 @@ def _requeue(number: str) -> str:
     except ProgramError as error:
         return " ".join(error.errors.split()) or error.reason
     return ""
+
+
+def _is_requeued(number: str) -> bool:
+    """Returns whether Slurm has requeued a job that is ending: it then counts a restart more than
+    it told the batch script."""
+    try:
+        shown = programs.call(["scontrol", "show", "job", number, "--oneliner"])
+    except ProgramError:
+        return False
+    count = re.search(r" Restarts=(\d+)", shown)
+    return count is not None and int(count[1]) > int(os.environ.get("SLURM_RESTART_COUNT", 0))
 
 
 def _slurm_state(number: str) -> str:

@@ -205,6 +205,27 @@ def test_cancelled_by_scancel_it_does_not_come_back(launch):
     assert launch.has_used(preemptions=0, failures=0)
 
 
+def test_preempted_without_a_grace_time_it_comes_back(launch):
+    """Slurm itself requeues it then, while its tasks save."""
+
+    def grace_time(seconds: int) -> None:
+        words = ["scontrol", "update", "PartitionName=low", f"GraceTime={seconds}"]
+        subprocess.run(words, env=launch.env, check=True, capture_output=True)
+
+    grace_time(0)
+    try:
+        process = launch.start("--partition=low")
+        launch.until_step(4)
+        high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
+        subprocess.run(high, env=launch.env, check=True, capture_output=True)
+        launch.until(lambda: launch.has_used(preemptions=1))
+        launch.slow.unlink()
+        assert process.wait(LIMIT) == 0, launch.said()
+        assert launch.has_used(preemptions=1)
+    finally:
+        grace_time(60)
+
+
 @pytest.mark.nightly
 def test_before_its_time_limit_it_saves_and_comes_back_though_its_launcher_is_killed(
     launch, undisturbed

@@ -21,14 +21,18 @@ def attempt(tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     (tmp_path / "state").write_text("RUNNING\n")
+    (tmp_path / "shown").write_text("JobId=7 JobName=a b Requeue=1 Restarts=0 BatchFlag=1\n")
     for name, body in {
         "squeue": f"cat {tmp_path}/state",
-        "scontrol": f'echo "$@" >> {tmp_path}/requeued',
+        "scontrol": (
+            f'[ "$1" = show ] && cat {tmp_path}/shown && exit\necho "$@" >> {tmp_path}/requeued'
+        ),
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     requeued = tmp_path / "requeued"
 
     def end(
@@ -87,6 +91,32 @@ def test_a_job_that_was_asked_to_stop_is_not_requeued(attempt, tmp_path, code, e
 def test_a_job_that_slurm_ends_is_not_requeued(attempt, tmp_path):
     (tmp_path / "state").write_text("COMPLETING\n")  # of one cancelled, while its script runs
     assert attempt(42) == (42, False)
+
+
+@pytest.mark.parametrize("code", [42, 43, 143])
+def test_a_job_that_slurm_itself_requeues_has_not_ended(
+    attempt, tmp_path, monkeypatch, capsys, code
+):
+    """A preemption without GraceTime: squeue shows the same as after scancel."""
+    (tmp_path / "state").write_text("COMPLETING\n")
+    (tmp_path / "shown").write_text("JobId=7 JobName=a b Requeue=1 Restarts=3 BatchFlag=1\n")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert attempt(code) == (42, False)
+    assert State.read(tmp_path) == State("7", preemptions=1)
+    assert "launch | Slurm itself starts job 7 again\n" in capsys.readouterr().out
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")  # it came back, and scancel ends it
+    assert attempt(42) == (42, False)
+    assert State.read(tmp_path) == State("7", preemptions=1, end=42)
+
+
+def test_a_job_that_slurm_itself_requeues_too_often_ends_when_it_comes_back(attempt, tmp_path):
+    (tmp_path / "state").write_text("COMPLETING\n")
+    (tmp_path / "shown").write_text("JobId=7 Restarts=1\n")
+    assert attempt(1) == (1, False)
+    assert not (tmp_path / "stop").exists()  # it ends with the same error again
+    assert attempt(42, preemptions=0) == (42, False)
+    assert State.read(tmp_path) == State("7", end=42)
+    assert (tmp_path / "stop").exists()  # with which the batch script starts nothing
 
 
 def test_variables_of_squeue_do_not_hide_that_slurm_ends_the_job(attempt, tmp_path, monkeypatch):
