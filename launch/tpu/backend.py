@@ -173,9 +173,21 @@ class Tpu:
                 f"project; give {shlex.join(other)}"
             )
 
-    def _submission(self, job: Job, first: int) -> Submission:
+    def _digest(self, job: Job, snapshot: Snapshot) -> str:
+        """Returns the digest of a job: that of a submission, if the same command with the same
+        project has made it, which one command names and another has from gcloud."""
+        found = snapshot.submission
+        if found and found.project:
+            for project in ("", found.project):
+                digest = job.digest(dataclasses.replace(self, project=project))
+                if digest == found.digest:
+                    return digest
+        return job.digest(self)
+
+    def _submission(self, job: Job, first: int, before: Snapshot | None = None) -> Submission:
+        """before: of the newest submission of the job's name."""
         return Submission(
-            digest=job.digest(self),
+            digest=self._digest(job, before) if before else job.digest(self),
             topology=_slices(job).name,
             hosts=_slices(job).hosts,
             first=first,
@@ -204,12 +216,13 @@ class Tpu:
     def _is_current(self, job: Job, snapshot: Snapshot) -> bool:
         # Until a launcher has reported the end, there may be machines.
         if not snapshot.reported and (other := self._other_place(snapshot)):
+            has = "may have" if snapshot.end else "has"
             raise UserError(
-                f"--name={job.name}: has machines in another zone or project; end it there first: "
-                f"{_line(job, 'stop', other)}"
+                f"--name={job.name}: {has} machines in another zone or project; give "
+                f"{shlex.join(other)}, or end it there first: {_line(job, 'stop', other)}"
             )
         try:
-            return submit.is_current(snapshot, self._submission(job, first=1))
+            return submit.is_current(snapshot, self._submission(job, 1, snapshot))
         except submit.OtherCommandError as error:
             raise UserError(
                 f"--name={job.name}: runs another command, or on other machines "
@@ -218,7 +231,8 @@ class Tpu:
 
     def run(self, job: Job) -> int:
         bucket = _bucket(job)
-        newest, wanted = submit.newest(bucket), self._submission(job, first=1)
+        newest = submit.newest(bucket)
+        wanted = self._submission(job, 1, newest[1] if newest else None)
         if newest and self._is_current(job, newest[1]):
             records = newest[0]
             say(f"{job.name}: exists; watching it")

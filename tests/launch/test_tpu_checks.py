@@ -227,10 +227,33 @@ def test_a_job_is_found_in_its_place_and_one_of_an_earlier_version_anywhere(buck
 def test_a_job_that_may_have_machines_elsewhere_is_ended_there_first(bucket):
     stop = "bert-jax launch tpu stop --name=b1 --workdir=gs://bucket/b1 --project=p"
     bucket.write_json("0001/end.json", {"code": 42, "why": "stopped"})
-    with pytest.raises(UserError, match=f"end it there first: {stop} --zone=us-west4-a$"):
+    line = f"may have machines in another .*, or end it there first: {stop} --zone=us-west4-a$"
+    with pytest.raises(UserError, match=line):
         Tpu(zone="us-west4-b").is_running(job("v5e-16"))
     bucket.write_json("0001/reported.json", {})
     assert not Tpu(zone="us-west4-b").is_running(job("v5e-16"))
+
+
+@pytest.mark.parametrize("typed", ["p", ""])
+def test_a_command_finds_its_job_whether_its_project_is_typed_or_gclouds(bucket, gcloud, typed):
+    """The line about another project gives the flags with which it does."""
+    record = bucket.read_json("0001/job.json")
+    record["digest"] = job("v5e-16").digest(Tpu(zone="us-west4-a", project=typed))
+    bucket.write_json("0001/job.json", record)
+    for project in ("p", ""):
+        assert Tpu(zone="us-west4-a", project=project).is_running(job("v5e-16"))
+    for default in ("", "q"):
+        gcloud["gcloud config get-value project"] = default
+        with pytest.raises(UserError) as refusal:
+            Tpu(zone="us-west4-a").is_running(job("v5e-16"))
+        assert str(refusal.value) == (
+            "--name=b1: has machines in another zone or project; give --project=p "
+            "--zone=us-west4-a, or end it there first: bert-jax launch tpu stop --name=b1 "
+            "--workdir=gs://bucket/b1 --project=p --zone=us-west4-a"
+        )
+    at = Tpu(zone="us-west4-a", project="p", spot=True)
+    with pytest.raises(UserError, match="runs another command, or on other machines"):
+        at.is_running(job("v5e-16"))
 
 
 def test_the_project_that_gcloud_has_is_recorded(bucket, gcloud, monkeypatch):
