@@ -11,8 +11,10 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from bert_jax.errors import UserError
@@ -146,12 +148,13 @@ def _imported(path: Path) -> set[str]:
 
 
 def _beside(folder: Path, name: str) -> list[Path]:
-    """Returns the files of a module or package in a folder; as for Python, a package without
-    __init__.py is one where there is no module of its name."""
-    module, package = folder / f"{name}.py", folder / name
-    if module.is_file() and not (package / "__init__.py").is_file():
-        return [module]
-    return sorted(package.rglob("*.py"))
+    """Returns the files of the module or package that Python imports, if it is in a folder."""
+    found, there = PathFinder.find_spec(name, [str(folder), *sys.path]), os.path.abspath(folder)
+    if found and found.origin == f"{there}/{name}.py":
+        return [folder / f"{name}.py"]
+    if found and f"{there}/{name}" in (found.submodule_search_locations or ()):
+        return sorted((folder / name).rglob("*.py"))
+    return []
 
 
 def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:

@@ -202,6 +202,18 @@ def test_a_folder_of_modules_needs_no_init_file_to_travel(tmp_path: Path) -> Non
     }  # fmt: skip
 
 
+def test_a_folder_with_the_name_of_an_installed_package_stays(tmp_path: Path, monkeypatch) -> None:
+    """Python imports the package, wherever it is; a package or module beside the file, before."""
+    (tmp_path / "mine.py").write_text("import numpy, pytest, yaml\n")
+    for name in ("numpy/data.py", "pytest/__init__.py", "yaml.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    expected = {"mine.py", "pytest/__init__.py", "yaml.py"}
+    assert set(bundle.config_files(tmp_path / "mine.py")) == expected
+    monkeypatch.chdir(tmp_path)
+    assert set(bundle.config_files(Path("mine.py"))) == expected
+
+
 @pytest.mark.parametrize("text", ["def get_config(:\n", "\0"])
 def test_a_config_file_that_cannot_be_parsed_travels_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(text)
