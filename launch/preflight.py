@@ -100,7 +100,8 @@ def store_check(store: str, read_manifest: Callable[[str], Mapping[str, Any]]) -
         files = read_manifest(store)["files"]
         wrong = [name for name, entry in files.items() if _size(store, name) != entry["bytes"]]
         if wrong:
-            copy = shlex.join(("gcloud", "storage", "rsync", "--recursive", "STORE", store))
+            flags = ("--recursive", "--no-ignore-symlinks")
+            copy = shlex.join(("gcloud", "storage", "rsync", *flags, "STORE", store))
             remedy = f"copy the store again{f': {copy}' if is_remote(store) else ''}"
             raise CheckFailedError(f"{store}: {', '.join(wrong[:3])} missing or incomplete", remedy)
         return f"{store} has all of its {len(files)} files"

@@ -125,7 +125,8 @@ def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
             remedy = f"each host would have one of its own; give one in a bucket: {there}"
             if path and key != "workdir":
                 # `cp --recursive` would copy a folder into the one that an earlier copy has begun.
-                verb = ("cp",) if os.path.isfile(path) else ("rsync", "--recursive")
+                sync = ("rsync", "--recursive", "--no-ignore-symlinks")
+                verb = ("cp",) if os.path.isfile(path) else sync
                 copy = shlex.join(("gcloud", "storage", *verb, path, there))
                 flag = f"--{key}={there}{given.removeprefix(path)}"
                 remedy = f"the hosts do not have it; copy it and give {flag}: {copy}"

@@ -136,8 +136,9 @@ def _result(job: Future[None], url: str) -> None:
     try:
         job.result()
     except _DamagedError as error:
-        words = ("gcloud", "storage", "rsync", "--recursive", "--checksums-only", "STORE", url)
-        raise UserError(f"{error}; copy the store again: {shlex.join(words)}") from None
+        flags = ("--recursive", "--no-ignore-symlinks", "--checksums-only")
+        copy = shlex.join(("gcloud", "storage", "rsync", *flags, "STORE", url))
+        raise UserError(f"{error}; copy the store again: {copy}") from None
 
 
 def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Iterator[_Block]:

@@ -42,9 +42,9 @@ def test_every_path_that_hosts_do_not_have_is_one_line(
         "error: --workdir=run: each host would have one of its own; give one in a bucket: "
         "gs://BUCKET/run",
         f"--config.task.data=SST-2: {copy} --config.task.data=gs://BUCKET/SST-2: gcloud storage "
-        "rsync --recursive SST-2 gs://BUCKET/SST-2",
+        "rsync --recursive --no-ignore-symlinks SST-2 gs://BUCKET/SST-2",
         f"--config.init=my model: {copy} --config.init=gs://BUCKET/my model: gcloud storage rsync "
-        "--recursive 'my model' 'gs://BUCKET/my model'",
+        "--recursive --no-ignore-symlinks 'my model' 'gs://BUCKET/my model'",
         f"--config.task.tokenizer={tmp_path}/vocab.txt: {copy} "
         f"--config.task.tokenizer=gs://BUCKET/vocab.txt: gcloud storage cp {tmp_path}/vocab.txt "
         "gs://BUCKET/vocab.txt",

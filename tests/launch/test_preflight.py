@@ -88,7 +88,8 @@ def test_a_store_of_which_a_part_was_uploaded_is_completed_in_its_place(store, m
     """`gcloud storage cp --recursive` would copy it into the folder that is there."""
     with emulated(monkeypatch, "bucket"):
         put("gs://bucket/store/manifest.json", (store / "manifest.json").read_bytes())
-        copy = "copy the store again: gcloud storage rsync --recursive STORE gs://bucket/store$"
+        flags = "--recursive --no-ignore-symlinks"
+        copy = f"copy the store again: gcloud storage rsync {flags} STORE gs://bucket/store$"
         with pytest.raises(CheckFailedError, match=copy):
             store_check("gs://bucket/store", read_manifest).probe()
 

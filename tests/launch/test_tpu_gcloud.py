@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from launch_jobs import job
 from test_rendering import CASES
 from tpu_cloud import TpuCloud
 
+from bert_jax.commands.launch_job import _check_remote
+from bert_jax.errors import UserError
 from bert_jax.hardware import slices
 from bert_jax.launch.tpu.backend import Tpu
 from bert_jax.launch.tpu.queued_resources import ApiError, QueuedResources
@@ -84,9 +87,12 @@ def test_an_interrupted_upload_is_completed_in_its_place(
     cloud: TpuCloud, bucket: Emulator, tmp_path: Path
 ) -> None:
     (tmp_path / "store/train").mkdir(parents=True)
-    for name in ("manifest.json", "train/tokens.npy"):
-        (tmp_path / "store" / name).write_text(name)
-    words = ["gcloud", "storage", "rsync", "--recursive", tmp_path / "store", "gs://bucket/store"]
+    (tmp_path / "store/manifest.json").write_text("{}")
+    (tmp_path / "tokens.npy").write_text("tokens")
+    (tmp_path / "store/train/tokens.npy").symlink_to("../../tokens.npy")  # on a larger disk
+    with pytest.raises(UserError) as refusal:
+        _check_remote("gs://bucket/b1", {"config.data.store": f"{tmp_path}/store"})
+    words = shlex.split(str(refusal.value).rpartition(": ")[2])
     for _ in range(2):
         subprocess.run(words, check=True, capture_output=True)
         assert bucket.names("bucket") == ["store/manifest.json", "store/train/tokens.npy"]
