@@ -12,9 +12,10 @@ from bert_jax.launch.slurm.requeue import State
 from bert_jax.storage.digest import sha256
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-_AT_WORK = (
-    *(*WAITING, "CONFIGURING", "RUNNING", "RESIZING", "COMPLETING", "STAGE_OUT"),
-    *("SUSPENDED", "STOPPED", "SIGNALING"),
+# A job in any other state, also one that is not known here, may still write to its folder.
+_ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
 )
 
 
@@ -44,10 +45,11 @@ def comment(of: JobId, **values: object) -> str:
 def find(job: JobId) -> QueuedJob | None:
     """Returns the job of this name and workdir that has not ended; UserError if another has the
     name."""
-    words = ["squeue", "--me", f"--name={job.name}", "--noheader", "--format=%A|%T|%R|%k"]
-    for line in programs.call(words).splitlines():
+    # --all: also of hidden partitions.
+    words = ["squeue", "--me", "--all", f"--name={job.name}", "--noheader"]
+    for line in programs.call([*words, "--format=%A|%T|%R|%k"]).splitlines():
         number, state, where, text = line.split("|", 3)
-        if state not in _AT_WORK:
+        if state in _ENDED:
             continue
         about = dict(word.split("=") for word in text.split()[1:] if word.count("=") == 1)
         if not text.startswith(comment(job)):

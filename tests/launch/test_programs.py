@@ -89,12 +89,28 @@ def test_a_job_is_stopped_though_its_cluster_does_not_answer_for_a_while(monkeyp
     Gke(image="").stop(job("v6e-16"))
 
 
-@pytest.mark.parametrize("state", ["RESV_DEL_HOLD", "RESIZING", "STAGE_OUT", "COMPLETING"])
+@pytest.mark.parametrize(
+    "state", ["RESV_DEL_HOLD", "RESIZING", "STAGE_OUT", "COMPLETING", "OF_LATER"]
+)
 def test_a_slurm_job_in_a_rare_state_is_there(monkeypatch, state):
     of = job(workdir="/shared/run")
     line = f"7|{state}||{comment(of, job='x', grace=40)}\n"
     monkeypatch.setattr(programs, "call", in_turn(line))
     assert find(of).state == state
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "NODE_FAIL", "BOOT_FAIL", "REVOKED"])
+def test_a_slurm_job_that_has_ended_is_not_there(monkeypatch, state):
+    of = job(workdir="/shared/run")
+    line = f"7|{state}||{comment(of, job='x', grace=40)}\n"
+    monkeypatch.setattr(programs, "call", in_turn(line))
+    assert find(of) is None
+
+
+def test_a_slurm_job_of_a_hidden_partition_is_there(monkeypatch):
+    line = f"7|RUNNING||{comment(of := job(workdir='/shared/run'), job='x', grace=40)}\n"
+    monkeypatch.setattr(programs, "call", lambda words: line if "--all" in words else "")
+    assert find(of).number == "7"
 
 
 def test_a_slurm_job_that_never_was_is_not_said_to_be_removed(monkeypatch, tmp_path):
@@ -114,6 +130,21 @@ def test_a_kubectl_that_is_too_old_is_one_line(monkeypatch):
     monkeypatch.setattr(Kubectl, "read", lambda self, *words: json.dumps(version))
     with pytest.raises(CheckFailedError, match=r"^kubectl v1\.20\.2 is too old; install 1\.27 or"):
         gke_checks.check_kubectl(Kubectl())
+
+
+def test_what_a_user_may_not_look_at_is_not_known(monkeypatch):
+    refused = 'Error from server (Forbidden): serviceaccounts "t" is forbidden\n'
+
+    def call(words, **options):
+        raise ProgramError(words, 1, refused)
+
+    monkeypatch.setattr(programs, "call", call)
+    backend = Gke(image="i", service_account="t", queue="q")
+    checks = backend.checks(job("v6e-16", env_from=(("KEY", "s/key"),)))
+    said = {check.name: check.probe() for check in checks[2:]}
+    assert list(said) == ["nodes", "secret KEY", "service account", "queue"]
+    for line in said.values():
+        assert line.startswith("not known (Error from server (Forbidden): serviceaccounts")
 
 
 @pytest.mark.processes
