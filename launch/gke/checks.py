@@ -32,12 +32,12 @@ def gke_checks(
     found = [
         check("kubectl", check_kubectl),
         check("manifest", _manifest, rendering),
-        check("nodes", _nodes, labels, job.topology.hosts if job.topology else 1),
+        check("nodes", _if_visible, _nodes, labels, job.topology.hosts if job.topology else 1),
     ]
-    found += [check(f"secret {name}", _secret, ref) for name, ref in job.env_from]
+    found += [check(f"secret {name}", _if_visible, _secret, ref) for name, ref in job.env_from]
     if service_account:
-        found.append(check("service account", _service_account, service_account))
-    return [*found, check("queue", _queue, queue)] if queue else found
+        found.append(check("service account", _if_visible, _service_account, service_account))
+    return [*found, check("queue", _if_visible, _queue, queue)] if queue else found
 
 
 def check_kubectl(kubectl: Kubectl) -> str:
@@ -72,6 +72,16 @@ def _manifest(kubectl: Kubectl, rendering: Rendering) -> str:
     return "accepted by the cluster"
 
 
+def _if_visible(kubectl: Kubectl, probe: Callable[..., str], *values: Any) -> str:
+    """Returns what a probe does; that it is not known, if the user may not look there."""
+    try:
+        return probe(kubectl, *values)
+    except ProgramError as error:
+        if "(Forbidden)" not in error.errors:
+            raise
+        return f"not known ({error.reason})"
+
+
 def _nodes(kubectl: Kubectl, labels: Mapping[str, str], hosts: int) -> str:
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     there = len(kubectl.read("get", "nodes", f"--selector={selector}", "--output=name").split())
@@ -91,7 +101,8 @@ def _secret(kubectl: Kubectl, reference: str) -> str:
     name, _, key = reference.partition("/")
     found = kubectl.get("secret", name)
     if found is None or key not in found.get("data", {}):
-        command = f"kubectl create secret generic {name} --from-file={key}=FILE"
+        words = ("create", "secret", "generic", name, f"--from-file={key}=FILE")
+        command = shlex.join(kubectl.words(*words))
         raise CheckFailedError(f"{reference}: no such secret or key", f"make it: {command}")
     return f"{reference} is there"
 

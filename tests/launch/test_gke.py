@@ -417,7 +417,8 @@ def test_all_failures_are_said_at_once(cluster):
     cluster.put("localqueues", queue | {"status": {"conditions": [active("False")]}})
     cluster.check = lambda found: ['unknown field "spec.failurePolicy.onJobFailureMessagePatterns"']
     of = job(SLICES, env_from=(("HF_TOKEN", "hf/token"),))
-    said, error = checked(cluster, Gke(image=IMAGE, queue="q", service_account="trainer"), of)
+    options = {"queue": "q", "service_account": "trainer", "namespace": "team"}
+    said, error = checked(cluster, Gke(image=IMAGE, **options), of)
     assert error.startswith("5 checks failed before anything was created: manifest, nodes, ")
     assert [line for line in said if "FAILED" in line] == [
         "manifest: FAILED: the cluster's JobSet is older than 0.10, which knows a failure by its "
@@ -425,10 +426,10 @@ def test_all_failures_are_said_at_once(cluster):
         "nodes: FAILED: 0 of 4 nodes with cloud.google.com/gke-tpu-accelerator=tpu-v6e-slice,"
         "cloud.google.com/gke-tpu-topology=4x4, and no autoscaler; make a node pool with `gcloud "
         "container node-pools create`",
-        "secret HF_TOKEN: FAILED: hf/token: no such secret or key; make it: kubectl create secret "
-        "generic hf --from-file=token=FILE",
+        "secret HF_TOKEN: FAILED: hf/token: no such secret or key; make it: kubectl "
+        "--namespace=team create secret generic hf --from-file=token=FILE",
         "service account: FAILED: trainer: no such Kubernetes service account, without which no "
-        "pod is made; make it: kubectl create serviceaccount trainer",
+        "pod is made; make it: kubectl --namespace=team create serviceaccount trainer",
         "queue: FAILED: q: is not active (queue is stopped); ask who runs the cluster",
     ]
 
