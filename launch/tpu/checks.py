@@ -134,6 +134,8 @@ def _secret(reference: str, project: Sequence[str]) -> str:
     if "/" in reference:
         words, project = [reference], [f"--project={reference.split('/')[1]}"]
         name = reference.split("/")[3]
+    about = [name, *project, "--data-file=FILE"]
+    add = f"add a version: {shlex.join(['gcloud', 'secrets', 'versions', 'add', *about])}"
     try:
         state = _value(
             "secrets", "versions", "describe", *words, *project, "--format=value(state)"
@@ -142,11 +144,11 @@ def _secret(reference: str, project: Sequence[str]) -> str:
         refused = api_error(error)
         if refused.name != "NOT_FOUND":
             return f"{reference}: not known ({refused})"
-        make = shlex.join(["gcloud", "secrets", "create", name, *project, "--data-file=FILE"])
-        raise CheckFailedError(f"{reference}: {refused}", f"make it: {make}") from None
+        make = shlex.join(["gcloud", "secrets", "create", *about])
+        remedy = f"make it: {make}, or if only the version is missing, {add}"
+        raise CheckFailedError(f"{reference}: {refused}", remedy) from None
     if state != "enabled":
-        add = shlex.join(["gcloud", "secrets", "versions", "add", name, *project])
-        raise CheckFailedError(f"{reference}: is {state}", f"add a version: {add} --data-file=FILE")
+        raise CheckFailedError(f"{reference}: is {state}", add)
     return f"{reference} is {state}"
 
 
