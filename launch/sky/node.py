@@ -81,12 +81,12 @@ def main(words: Sequence[str]) -> int:
         return code
     command += place(dict(os.environ))
     code = _run(f"{folder}/stop" if rank == "0" else "", int(lost), command)
+    state = State("", 0, attempt=0)
     try:
-        state = State.read(folder) or State("", 0, attempt=0)
+        state = State.read(folder) or state
         _put(f"{folder}/codes/{state.attempt}/{rank}", str(code))
     except UserError as error:  # the next attempt counts what is not noted as a preemption
-        say(f"{error}; node {rank} ended with {code}")
-        return code
+        say(str(error))
     if code == 0:
         return code
     restarts = Restarts(state.preemptions, state.failures)

@@ -431,6 +431,15 @@ def test_an_end_that_cannot_be_noted_decides_all_the_same(
 
 
 @pytest.mark.processes
+def test_a_node_that_cannot_note_its_end_is_not_recovered_after_stop(
+    attempt: Callable[..., int], tmp_path: Path, bucket_fails: Callable
+) -> None:
+    bucket_fails("codes/", math.inf)
+    stops = f"import sys; open({str(tmp_path / 'stop')!r}, 'w'); sys.exit(42)"
+    assert attempt(42, program=stops) == 1
+
+
+@pytest.mark.processes
 def test_a_node_that_sees_stop_lets_its_process_save_and_is_not_recovered(
     attempt: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
