@@ -40,14 +40,22 @@ class Submission:
 
     @classmethod
     def from_json(cls, value: Any) -> "Submission":
+        known = _known(cls, value)
         pairs = {key: tuple(map(tuple, value[key])) for key in ("env", "env_from")}
         texts = {key: tuple(value[key]) for key in ("words", "python_path")}
-        return cls(**{**value, **pairs, **texts, "limits": Limits(**value["limits"])})
+        limits = Limits(**_known(Limits, value["limits"]))
+        return cls(**{**known, **pairs, **texts, "limits": limits})
 
     def to_json(self) -> Any:
         """Returns what `from_json` reads; a submission that is made by hand has no id."""
         value = dataclasses.asdict(self)
         return value if self.id else {key: item for key, item in value.items() if key != "id"}
+
+
+def _known(kind: type[Any], value: Any) -> dict[str, Any]:
+    """Returns the values of a record that a dataclass has; those of later versions are left out."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {key: item for key, item in value.items() if key in names}
 
 
 def at_root(word: str, root: str) -> str:

@@ -264,6 +264,13 @@ def test_the_project_that_gcloud_has_is_recorded(bucket, gcloud, monkeypatch):
     assert (record["zone"], record["project"]) == ("us-west4-b", "p")
 
 
+def test_a_record_of_a_later_version_is_read(bucket):
+    record = bucket.read_json("0001/job.json")
+    record["new"], record["limits"]["new"] = 1, 2
+    bucket.write_json("0001/job.json", record)
+    assert Tpu(zone="us-west4-a").status(job("v5e-16")).startswith("no machine exists")
+
+
 @pytest.mark.parametrize("poll", [0, -5])
 @pytest.mark.parametrize("verb", ["run", "status", "stop", "delete", "logs"])
 def test_a_pause_that_cannot_be_is_refused_as_the_flags_are_read(verb, poll):
@@ -285,7 +292,13 @@ def test_secrets_are_looked_for(gcloud):
     gcloud["gcloud secrets versions describe"] = refused("NOT_FOUND: Secret [x] not found")
     assert said(env_from=(("HF_TOKEN", "hf"),))[-1] == (
         "secret HF_TOKEN: hf: NOT_FOUND: Secret [x] not found; make it: gcloud secrets create hf "
-        "--data-file=FILE"
+        "--data-file=FILE, or if only the version is missing, add a version: gcloud secrets "
+        "versions add hf --data-file=FILE"
+    )
+    assert said(env_from=(("KEY", "projects/q/secrets/k/versions/7"),))[-1] == (
+        "secret KEY: projects/q/secrets/k/versions/7: NOT_FOUND: Secret [x] not found; make it: "
+        "gcloud secrets create k --project=q --data-file=FILE, or if only the version is missing, "
+        "add a version: gcloud secrets versions add k --project=q --data-file=FILE"
     )
     gcloud["gcloud secrets versions describe"] = "disabled\n"
     assert said(env_from=(("HF_TOKEN", "hf"),))[-1] == (
