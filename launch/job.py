@@ -144,15 +144,17 @@ def _check_variable(name: str, count: int) -> None:
 class Rendering:
     """Files, and the commands that submit the job, run in order in the folder of these files.
 
-    files: content by name; bytes are an archive.
+    files: content by name; bytes are an archive. comment: a line of the script.
     """
 
     files: Mapping[str, str | bytes]
     commands: tuple[tuple[str, ...], ...]
+    comment: str = ""
 
     def script(self) -> str:
         """Returns the commands as a shell script."""
-        start = ["#!/bin/sh", _MARK, "set -eu", 'cd "$(dirname "$0")"']
+        comment = [f"# {self.comment}"] if self.comment else []
+        start = ["#!/bin/sh", _MARK, *comment, "set -eu", 'cd "$(dirname "$0")"']
         return "\n".join([*start, *map(shlex.join, self.commands), ""])
 
     def write(self, folder: Path) -> None:
@@ -168,10 +170,8 @@ class Rendering:
         script.chmod(0o755)
 
     def run(self, limit: float | None = programs.LIMIT) -> str:
-        """Runs the commands, each of which is printed; returns what the last one prints.
-
-        limit: of each, as for `programs.call`.
-        """
+        """Runs the commands, each of which is printed and has a limit as of `programs.call`;
+        returns what the last one prints."""
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             self.write(place)

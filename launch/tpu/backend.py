@@ -110,6 +110,8 @@ class Tpu:
                 ("gcloud", "storage", "cp", "--if-generation-match=0", "job.json", record),
                 *request.commands,
             ),
+            comment="Where an earlier attempt has left a record, first: "
+            + _line(job, "delete", self._place()),
         )
 
     def _request(self, job: Job, run: int, submission: str, number: int) -> Rendering:

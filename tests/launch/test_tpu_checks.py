@@ -271,6 +271,13 @@ def test_a_record_of_a_later_version_is_read(bucket):
     assert Tpu(zone="us-west4-a").status(job("v5e-16")).startswith("no machine exists")
 
 
+def test_the_script_of_a_dry_run_has_the_command_that_removes_an_earlier_record():
+    script = Tpu(zone="us-west4-a", project="p").render(job("v5e-16")).script()
+    delete = "bert-jax launch tpu delete --name=b1 --workdir=gs://bucket/b1 --project=p"
+    line = f"# Where an earlier attempt has left a record, first: {delete} --zone=us-west4-a"
+    assert line in script.splitlines()
+
+
 @pytest.mark.parametrize("poll", [0, -5])
 @pytest.mark.parametrize("verb", ["run", "status", "stop", "delete", "logs"])
 def test_a_pause_that_cannot_be_is_refused_as_the_flags_are_read(verb, poll):
