@@ -171,7 +171,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "launch/sky/backend.py": (OWN, {"Sky.delete", "Sky.stop"}),
     "launch/sky/node.py": (OWN, {"_begin", "_put"}),
     "launch/slurm/backend.py": (OWN, {"Slurm._check_options", "Slurm.delete", "Slurm.stop"}),
-    "launch/slurm/requeue.py": (OWN, {"State.write"}),
+    "launch/slurm/requeue.py": (OWN, {"State.write", "main"}),
     "launch/slurm/task.py": (OWN, {"main"}),
     "launch/bundle.py": (MEMORY, {"_tar"}),
     "launch/job.py": (CHECKED, {"Rendering.write"}),
