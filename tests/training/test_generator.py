@@ -19,7 +19,7 @@ from layout_models import layout_config
 from nightly import others_nightly
 from runs import read_records
 from small import COMPUTE
-from small_step import ALL_AT_ONCE, PACKED, small
+from small_step import ALL_AT_ONCE, CORPUS, PACKED, mesh_of, place, rows_of, small
 from split_steps import Trained, assert_same, train
 
 import bert_jax
@@ -47,6 +47,7 @@ from bert_jax.training import loop
 from bert_jax.training.evaluate import evaluate_run
 from bert_jax.training.options import RunOptions
 from bert_jax.training.progress import held_out
+from bert_jax.training.step import make_step_functions
 
 torch = LateImport("torch")
 parity = LateImport("torch_parity", reason="needs transformers, too")
@@ -437,6 +438,19 @@ def test_a_discriminators_gradients_reach_only_tables_of_its_own() -> None:
 
 def _model_of(config: Any, params: Any) -> Any:
     return nnx.merge(declare(config, COMPUTE, with_heads(params))[0], params)
+
+
+@pytest.mark.slow
+def test_attention_is_measured_of_the_tables_that_a_discriminator_reads() -> None:
+    """Its own are zeros at the start: all tokens would get the same."""
+    config = small("mlm+rtd", model={"initializer": "positional_heads", "generator": APART})
+    config = config.replace("evaluation.attention", True)
+    mesh = mesh_of(config)
+    program = make_step_functions(config, mesh, CORPUS)
+    with jax.set_mesh(mesh):
+        sums = program.evaluate(program.init()["params"], place(program, rows_of(config)))
+    left, right = (np.asarray(sums["attention"][side])[0] for side in ("left", "right"))
+    assert abs(left - right).max() > 0.1 * float(sums["attention"]["count"])
 
 
 def test_a_run_with_disentangled_embeddings_is_resumed_exported_and_continued(
