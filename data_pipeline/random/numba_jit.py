@@ -18,11 +18,14 @@ import pickle  # only for our own files, after their digest was checked
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 import llvmlite
 import numba
+import numpy as np
 from numba.core import caching
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -60,17 +63,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     except (OSError, SyntaxError):  # imported from an archive, or typed in
         return dispatcher
     if cached:
-        dispatcher._cache = _Cache(function, (sources, *(cache.sources for cache in inner)))
+        dispatcher._cache = _Cache(dispatcher, (sources, *(cache.sources for cache in inner)))
     return dispatcher
 
 
 class _Cache(caching.NullCache):
     """The cache that a numba dispatcher reads before and writes after it compiles."""
 
-    def __init__(self, function: Callable[..., Any], sources: tuple[Any, ...]) -> None:
+    def __init__(self, dispatcher: Any, sources: tuple[Any, ...]) -> None:
+        function = dispatcher.py_func
         line = function.__code__.co_firstlineno
         self.name = f"{function.__module__}.{function.__qualname__}:{line}"
         self.sources = sources
+        self._dispatcher = dispatcher
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         files = _files()
@@ -91,7 +96,46 @@ class _Cache(caching.NullCache):
     def _key(self, sig: Any, codegen: Any) -> str:
         processor = codegen.magic_tuple()  # with its features
         about = (self.name, self.sources, llvmlite.__version__, sig, processor)
+        about = (*about, _constants(self._dispatcher, frozenset(), set()))
         return hashlib.sha256(repr(about).encode()).hexdigest()
+
+
+def _constants(value: Any, names: frozenset[str], seen: set[tuple[int, frozenset[str]]]) -> Any:
+    """Returns the values that numba compiles into a function as constants, for `repr`.
+
+    These are globals, also those of its callees and of modules, and may come from a file or the
+    environment, so that the sources do not determine them.
+
+    Args:
+        names: that the code uses; only these are read from a module.
+        seen: functions and modules that are not read again, with these names.
+    """
+    if isinstance(value, tuple):
+        return [_constants(item, names, seen) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, int | float | complex | str | bytes | np.generic | np.dtype | Enum):
+        return value
+    if (id(value), names) in seen:
+        return None
+    seen.add((id(value), names))
+    if function := getattr(value, "py_func", None):  # of a dispatcher
+        names = frozenset(_names(function.__code__))
+        values, cells = function.__globals__, function.__closure__ or ()
+        inner = [_constants(cell.cell_contents, names, seen) for cell in cells]
+    elif isinstance(value, ModuleType):
+        values, inner = vars(value), []
+    else:
+        return None
+    found = sorted(names & values.keys())
+    return inner, [(name, _constants(values[name], names, seen)) for name in found]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:  # comprehensions and functions inside
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 @functools.cache
@@ -133,7 +177,7 @@ def _digest(source: Path) -> bytes:
     installed packages.
 
     A compiled function contains its callees and constants of other files, so it is compiled again
-    if and only if one of these files changes. The files are read when the function is defined,
+    if one of these files changes. The files are read when the function is defined,
     since later they may differ from the imported ones.
     """
     files, left = set(), {source}
@@ -147,11 +191,11 @@ def _digest(source: Path) -> bytes:
 
 @functools.cache
 def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
-    """Returns a file's digest, and the files that it imports at top level: of this package, and of
-    others that are not installed, such as those beside a user's module."""
+    """Returns a file's digest, and the files that it imports outside functions: of this package,
+    and of others that are not installed, such as those beside a user's module."""
     data = source.read_bytes()
     places: list[tuple[Path | None, str]] = []  # folder, None: of an absolute import; name
-    for node in ast.parse(data).body:
+    for node in _outside_functions(ast.parse(data)):
         if isinstance(node, ast.Import):
             places += [(None, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -161,6 +205,13 @@ def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
             places += [(folder, name) for name in names]
     files = (file for folder, name in places for file in _files_of(folder, name))
     return hashlib.sha256(data).digest(), tuple(files)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _outside_functions(child)
 
 
 def _files_of(folder: Path | None, name: str) -> Iterator[Path]:

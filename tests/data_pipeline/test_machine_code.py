@@ -1,6 +1,7 @@
 """The cache of compiled loops: no file in it can crash a program or change its results."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -168,6 +169,68 @@ def test_code_depends_on_what_is_imported_from_beside_it(tmp_path, monkeypatch):
     assert {path.name for path in files} == {"helper.py", "within.py"}
     numba_jit._read.cache_clear()
     del sys.modules["helper"]
+
+
+def test_code_depends_on_what_is_imported_in_a_branch(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba_jit, "_TOP", tmp_path)
+    (tmp_path / "helper.py").write_text("LIMIT = 1\n")
+    loops = tmp_path / "loops.py"
+    loops.write_text("try:\n  if True:\n    from . import helper\nexcept OSError: pass\n")
+    numba_jit._read.cache_clear()
+    assert [path.name for path in numba_jit._read(loops)[1]] == ["helper.py"]
+    numba_jit._read.cache_clear()
+
+
+MODULE = """
+import json
+from pathlib import Path
+import numpy as np
+from bert_jax.data_pipeline.random.numba_jit import compiled
+import tables
+
+def read():
+    return json.loads(Path(__file__).with_name("values.json").read_text())
+
+NUMBER, TABLE, NESTED = read()["number"], np.array(read()["table"]), (1, tuple(read()["tuple"]))
+
+@compiled
+def inner(k):
+    return TABLE[k] + NESTED[1][0]
+
+@compiled
+def outer(k):
+    return NUMBER * inner(k) + tables.LIMIT
+"""
+TABLES = """
+import json
+from pathlib import Path
+LIMIT = json.loads(Path(__file__).with_name("values.json").read_text())["limit"]
+"""
+
+
+def test_code_depends_on_the_values_of_globals(folder, tmp_path, monkeypatch):
+    """They may come from a file that the sources do not contain: a table of a user's masking."""
+    (tmp_path / "values_loops.py").write_text(MODULE)
+    (tmp_path / "tables.py").write_text(TABLES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(**changed: object) -> tuple[int, int]:
+        values = {"number": 10, "table": [1, 2], "tuple": [0], "limit": 0} | changed
+        (tmp_path / "values.json").write_text(json.dumps(values))
+        for name in ("tables", "values_loops"):
+            sys.modules.pop(name, None)
+        outer = importlib.import_module("values_loops").outer
+        return outer(1), outer.stats.cache_hits.total()
+
+    assert run() == (20, 0)
+    assert run() == (20, 1)
+    assert run(number=100) == (200, 0)
+    assert run(table=[1, 3]) == (30, 0)
+    assert run(tuple=[5]) == (70, 0)
+    assert run(limit=7) == (27, 0)
+    assert run() == (20, 1)
+    for name in ("tables", "values_loops"):
+        del sys.modules[name]
 
 
 def test_closures_are_not_kept(folder):
