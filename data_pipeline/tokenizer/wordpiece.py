@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 PREFIX = "##"
 LONGEST_WORD = 100
 ALPHABET_LIMIT = 1000  # characters that `train` retains, most frequent first
+LEFT_OUT = 1e-3  # of the text: more is left out only for want of entries
 
 
 def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -> bytes:
@@ -69,7 +70,7 @@ def train(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> bytes:
     temporary file stores them between the two passes.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
-        alphabet = _spool(texts, spool, _normalizer(lowercase))
+        alphabet = _alphabet(_spool(texts, spool, _normalizer(lowercase)), vocab_size)
         if not alphabet:
             raise UserError("no text to train a vocabulary on; check the sources")
         smallest = len(SPECIAL_TOKENS) + 2 * len(alphabet)
@@ -103,15 +104,27 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     )
 
 
-def _spool(texts: Iterable[str], spool: TextIO, normalizer: normalizers.Normalizer) -> list[str]:
-    """Writes normalized text to `spool`; returns its alphabet, most frequent first."""
+def _spool(texts: Iterable[str], spool: TextIO, normalizer: normalizers.Normalizer) -> Counter[str]:
+    """Writes normalized text to `spool`; returns how often each character occurs."""
     counts: Counter[str] = Counter()
     for text in texts:
         normalized = normalizer.normalize_str(text)
         counts.update(normalized)
         spool.write(normalized + "\n")
+    return counts
+
+
+def _alphabet(counts: Counter[str], vocab_size: int) -> list[str]:
+    """Returns the characters of the vocabulary, most frequent first. They take at most two thirds
+    of it, since each is an entry twice, but `ALPHABET_LIMIT` characters are always admitted."""
     ranked = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
-    return ranked[:ALPHABET_LIMIT]
+    allowed = LEFT_OUT * sum(counts[c] for c in ranked)
+    left_out = sum(counts[c] for c in ranked[ALPHABET_LIMIT:])
+    limit = ALPHABET_LIMIT
+    while left_out > allowed and limit < vocab_size // 3:
+        left_out -= counts[ranked[limit]]
+        limit += 1
+    return ranked[:limit]
 
 
 def _merge(spool: TextIO, vocab_size: int, alphabet: Sequence[str]) -> list[str]:

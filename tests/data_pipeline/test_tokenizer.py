@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import re
 import subprocess
 import sys
@@ -50,6 +51,23 @@ def test_training_needs_text_and_room_for_the_alphabet() -> None:
         Tokenizer.train([" ", ""], 100)
     with pytest.raises(UserError, match="needs at least 11 "):
         Tokenizer.train(["abc"], 10)
+
+
+def test_of_thousands_of_characters_few_are_unknown() -> None:
+    """As in Chinese; where only rare ones are beyond 1,000, the vocabulary stays as it was."""
+    characters = [chr(0x4E00 + i) for i in range(3500)]
+    draw, weights = random.Random(0), [1 / (i + 2.7) for i in range(len(characters))]
+    chinese = ["".join(draw.choices(characters, weights, k=400)) for _ in range(200)]
+
+    def unknown(vocab_size: int) -> float:
+        tokenizer = Tokenizer.train(chinese, vocab_size)
+        return float((tokenizer.encode(chinese).ids == tokenizer.special.unk).mean())
+
+    assert 0 < unknown(10_600) < 0.0011
+    assert unknown(2_100) > 0.1  # no more characters than fit
+    latin = [" ".join(["word"] * 100_000), " ".join(characters[:1100])]
+    entries = Tokenizer.train(latin, 6_000).vocab_size
+    assert entries < 2 * 1000 + 20
 
 
 def test_greedy_longest_match_as_the_original_documents_it() -> None:
