@@ -6,6 +6,7 @@ wordpiece.py and sentencepiece_model.py describe how text is split.
 
 # Over 300 lines: one class, all of whose methods read one tokenizer.json.
 
+import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -127,7 +128,7 @@ class Tokenizer:
         path = path_of(str(path))
         hint = "" if is_remote(path) or path.exists() else hub_hint(str(path))
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
-            data = read_bytes(path, TOKENIZER)
+            data = read_bytes(path, TOKENIZER).removeprefix(codecs.BOM_UTF8)
         # `data tokenizer` writes a tokenizer.json to whatever name --out gives.
         is_json = path.suffix == ".json" or _JSON_OBJECT.match(data)
         if path.suffix == ".model" and not is_json:

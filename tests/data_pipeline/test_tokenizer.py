@@ -127,6 +127,19 @@ def test_vocab_txt(tmp_path: Path, ending: str) -> None:
     assert ids(tokenizer, "HELLO") == [11]
 
 
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "other"])
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str) -> None:
+    plain, marked = tmp_path / "plain" / name, tmp_path / "marked" / name
+    for file in (plain, marked):
+        file.parent.mkdir()
+    if name == "vocab.txt":
+        plain.write_text("\n".join([*ENTRIES, ""]), "utf-8")
+    else:
+        Tokenizer.from_vocab(ENTRIES).save(plain)
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert Tokenizer.load(marked).json == Tokenizer.load(plain).json
+
+
 def test_case_follows_the_vocabulary() -> None:
     cased = Tokenizer.from_vocab([*SPECIAL_TOKENS, "Hello", "hello", "Café"])
     assert ids(cased, "Hello hello Café") == [5, 6, 7]
