@@ -265,12 +265,15 @@ def execute(path: Path) -> ConfigDict:
     if _is_values(path):
         return values_file.get_config(str(path))
     try:
-        return _run(path)["get_config"]()
+        found = _run(path)["get_config"]()
     except UserError as error:  # such as of a row that the file adds
         raise UserError(f"{path}: {error}") from error
     except Exception as error:  # user code may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: get_config() failed ({reason})") from error
+    if not isinstance(found, ConfigDict):
+        raise UserError(f"{path}: get_config() returns {type(found).__name__}; return a ConfigDict")
+    return found
 
 
 def _check_overrides(

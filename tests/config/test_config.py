@@ -203,6 +203,8 @@ def write(path: Path, body: str) -> Path:
         ("config.seed = None", "config.seed=None should be int"),
         ("config.phases[0].batchsize = 8", "config.phases[0].batchsize; did you mean batch_size?"),
         ("config.log_every_steps = 'ten'", "get_config() failed (TypeError: "),
+        ("return config.to_dict()", "get_config() returns dict; return a ConfigDict"),
+        ("return", "get_config() returns NoneType; return a ConfigDict"),
     ],
 )
 def test_a_wrong_config_file_is_one_line(
