@@ -23,6 +23,7 @@ from bert_jax.data_pipeline.analysis.inspect import (
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
+from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.staging import stage
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -108,7 +109,7 @@ def inspect(
     data, shape = read_as(config, split, config.phases[phase])
     batches = phase_batches(config, store, split, config.phases[phase])
     counts = count_examples(store, batches, MOST_SLOTS, _steps_to_count(shape))
-    shown = _first_examples(store, batches, shape.batch_size, examples)
+    shown = _first_examples(store, split, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, data, store) for example in shown]
     lengths = {
         "sentences": Lengths(np.bincount(split.sentence_lengths)),
@@ -172,13 +173,17 @@ def _steps_to_count(shape: PhaseConfig) -> int | None:
 
 
 def _first_examples(
-    store: TokenStore, batches: Batches, rows: int, examples: int
+    store: TokenStore, split: Split, batches: Batches, rows: int, examples: int
 ) -> list[ShownExample]:
-    """The first examples of the first batch, decoded."""
+    """The first examples of the first batch, decoded: of training, or of one pass over the
+    held-out rows, which may be fewer than a batch."""
+    make = batches.batch
+    if split.name != "train":
+        make, rows = batches.evaluation_batch, min(rows, batches.rows_per_epoch)
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     shown: list[ShownExample] = []
     for row in range(rows if examples else 0):
-        shown += decode(batches.batch(0, [row]), vocabulary, [row])
+        shown += decode(make(0, [row]), vocabulary, [row])
         if len(shown) >= examples:
             break
     return shown[:examples]

@@ -312,6 +312,21 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     assert "[red]<i>$a" in capsys.readouterr().out
 
 
+def test_no_more_examples_are_shown_than_held_out_rows(tmp_path: Path, capsys) -> None:
+    documents = [StoredDocument([[5, 6, 7]] * 3) for _ in range(6)]
+    store = write_store(
+        tmp_path / "s",
+        tokenizer=Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abc"]),
+        train=documents,
+        held_out=documents[:2],
+    )
+    config = small_config(store)
+    rows = phase_batches(config, store, store.held_out, config.phases[0]).rows_per_epoch
+    assert rows < config.phases[0].batch_size
+    bert_jax.inspect(store, config, split="held_out", examples=20)
+    assert len(re.findall(r"^row \d+", capsys.readouterr().out, re.MULTILINE)) == rows
+
+
 @pytest.mark.parametrize(
     ("flag", "line"),
     [
