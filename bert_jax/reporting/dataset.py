@@ -177,9 +177,9 @@ def _first_examples(
 ) -> list[ShownExample]:
     """The first examples of the first batch, decoded: of training, or of one pass over the
     held-out rows, which may be fewer than a batch."""
-    make = batches.batch
-    if split.name != "train":
-        make, rows = batches.evaluation_batch, min(rows, batches.rows_per_epoch)
+    trains = split.name == "train"
+    make = batches.batch if trains else batches.evaluation_batch
+    rows = rows if trains else min(rows, batches.rows_per_epoch)
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     shown: list[ShownExample] = []
     for row in range(rows if examples else 0):

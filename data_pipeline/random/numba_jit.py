@@ -95,8 +95,8 @@ class _Cache(caching.NullCache):
 
     def _key(self, sig: Any, codegen: Any) -> str:
         processor = codegen.magic_tuple()  # with its features
-        about = (self.name, self.sources, llvmlite.__version__, sig, processor)
-        about = (*about, _constants(self._dispatcher, frozenset(), set()))
+        constants = _constants(self._dispatcher, frozenset(), set())
+        about = (self.name, self.sources, llvmlite.__version__, sig, processor, constants)
         return hashlib.sha256(repr(about).encode()).hexdigest()
 
 
