@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.storage.remote import is_remote, open_path, put, storage_errors
+from bert_jax.storage.upload_command import upload_command
 
 
 class CheckFailedError(Exception):
@@ -100,9 +100,8 @@ def store_check(store: str, read_manifest: Callable[[str], Mapping[str, Any]]) -
         files = read_manifest(store)["files"]
         wrong = [name for name, entry in files.items() if _size(store, name) != entry["bytes"]]
         if wrong:
-            flags = ("--recursive", "--no-ignore-symlinks")
-            copy = shlex.join(("gcloud", "storage", "rsync", *flags, "STORE", store))
-            remedy = f"copy the store again{f': {copy}' if is_remote(store) else ''}"
+            copy = f": {upload_command('STORE', store)}" if is_remote(store) else ""
+            remedy = f"copy the store again{copy}"
             raise CheckFailedError(f"{store}: {', '.join(wrong[:3])} missing or incomplete", remedy)
         return f"{store} has all of its {len(files)} files"
 

@@ -12,6 +12,7 @@ from bert_jax.commands import finetune, pretrain
 from bert_jax.commands.command import need, parse
 from bert_jax.commands.run_flags import find_deadline, run_options
 from bert_jax.errors import UsageError, UserError, nearest
+from bert_jax.storage.upload_command import upload_command
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -124,10 +125,9 @@ def _check_remote(workdir: str, inputs: Mapping[str, str]) -> None:
             there = f"{bucket}/{name}"
             remedy = f"each host would have one of its own; give one in a bucket: {there}"
             if path and key != "workdir":
-                # `cp --recursive` would copy a folder into the one that an earlier copy has begun.
-                sync = ("rsync", "--recursive", "--no-ignore-symlinks")
-                verb = ("cp",) if os.path.isfile(path) else sync
-                copy = shlex.join(("gcloud", "storage", *verb, path, there))
+                copy = upload_command(path, there)
+                if os.path.isfile(path):
+                    copy = shlex.join(("gcloud", "storage", "cp", path, there))
                 flag = f"--{key}={there}{given.removeprefix(path)}"
                 remedy = f"the hosts do not have it; copy it and give {flag}: {copy}"
             lines.append(f"--{key}={given}: {remedy}")

@@ -11,7 +11,6 @@ import numpy as np
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.search_measure import UNTRAINED, SearchMeasure
 from bert_jax.finetune.tasks.kind import Logits, Measured
-from bert_jax.metrics.neighbor_attention import neighbor_metrics
 from bert_jax.metrics.retrieval import MEASURES
 from bert_jax.metrics.run_records import TASK_METRIC
 from bert_jax.objectives import total as objectives
@@ -93,9 +92,7 @@ class HeldOutExamples(EvaluationPass):
     ) -> dict[str, float]:
         """Returns the loss, its baselines and the task's metrics, a metric that is not defined as
         NaN; and the task's `error`: 1 - its most important metric, 1 if that is not defined."""
-        attention = sums.pop("attention", None)
         scalars = objectives.summarize(sums, ())
-        scalars |= neighbor_metrics(attention) if attention else {}
         logits = in_order(
             self._batches, parts, per_token=self._per_token, per_example=self._per_example
         )

@@ -67,7 +67,8 @@ class EvaluationPass(abc.ABC):
         begin: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Returns the metrics of all rows, see `_summary`.
+        """Returns the metrics of all rows, see `_summary`, and the attention on neighbouring tokens
+        if the config measures it.
 
         Args:
             advance: called with the number of real tokens of each batch.
@@ -80,7 +81,9 @@ class EvaluationPass(abc.ABC):
         for sums in self._sums(program, step, advance, begin, while_waiting):
             parts.append(self._take_rows(sums))
             totals.add(sums)
-        return self._summary(program, totals.sums, parts)
+        attention = totals.sums.pop("attention", None)
+        found = self._summary(program, totals.sums, parts)
+        return found | (neighbor_metrics(attention) if attention else {})
 
     def before_training(
         self, params: dict, begin: Callable[[], None] = lambda: None
@@ -158,12 +161,10 @@ class HeldOut(EvaluationPass):
     def _summary(
         self, program: StepFunctions, sums: dict[str, Any], parts: list[Any]
     ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows, what `_means` says of
-        them, and the attention on neighbouring tokens if the config measures it."""
-        attention = sums.pop("attention", None)
+        """Returns losses, accuracies and baselines of the held-out rows, and what `_means` says of
+        them."""
         scalars = objectives.summarize(sums, self._store.sources)
-        scalars |= self._means(self._per_example(self._gathered(program, parts)))
-        return scalars | (neighbor_metrics(attention) if attention else {})
+        return scalars | self._means(self._per_example(self._gathered(program, parts)))
 
     def evaluate_examples(
         self,

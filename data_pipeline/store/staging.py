@@ -9,7 +9,6 @@ so an interrupted copy resumes.
 
 import contextlib
 import logging
-import shlex
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -33,6 +32,7 @@ from bert_jax.storage.locks import FileLock, LockedError
 from bert_jax.storage.progress import byte_bar
 from bert_jax.storage.remote import STORAGE_RETRIES, read_range, storage_errors
 from bert_jax.storage.retry import retry
+from bert_jax.storage.upload_command import upload_command
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +136,7 @@ def _result(job: Future[None], url: str) -> None:
     try:
         job.result()
     except _DamagedError as error:
-        flags = ("--recursive", "--no-ignore-symlinks", "--checksums-only")
-        copy = shlex.join(("gcloud", "storage", "rsync", *flags, "STORE", url))
+        copy = upload_command("STORE", url, "--checksums-only")
         raise UserError(f"{error}; copy the store again: {copy}") from None
 
 

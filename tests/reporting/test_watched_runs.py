@@ -48,7 +48,7 @@ def test_a_watched_run_is_shown_until_it_ends(config, tmp_path, capsys, monkeypa
 
 @pytest.mark.parametrize("page", [False, True])
 def test_watching_ends_when_nobody_reads_it_any_more(page, config, tmp_path, monkeypatch):
-    """As with `| head`; what writes a page goes on, since browsers read that."""
+    """As with `| head`; what writes a page continues, since browsers read that."""
     run, slept = folder_of_a_run(tmp_path / "run", config, 30), []
     reader, writer = os.pipe()
 
