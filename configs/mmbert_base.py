@@ -13,9 +13,8 @@ Differences from the release: as in `modernbert_base`, including bfloat16 activa
 those of ModernBERT-base; the local theta is as in `ettin_17m`. All languages of the store are read
 in every phase: leave one out of an early phase by a source weight of 0.
 
-Hours by the TPU compiler, layers in a loop (docs/compile.md), with a vocabulary of 30,522 entries:
-641, 184 and 30 for the three phases on v5e-16; 591, 179 and 30 on v5p-16. With 256,000 entries 791
-and 208 for the first two on v5e-16; the others are not compiled.
+Hours by the TPU compiler, layers in a loop (docs/compile.md), with 256,000 entries: 791, 208 and 33
+for the three phases on v5e-16; 724, 199 and 31 on v5p-16.
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ vocabulary 140,897,536 parameters. Not measured here.
 
 Differences from the release: as in `mmbert_base`, including bfloat16 activations.
 
-Hours by the TPU compiler, layers in a loop (docs/compile.md), with a vocabulary of 30,522 entries:
-340, 92 and 15 for the three phases on v5e-16; 310, 92 and 15 on v5p-16. Gemma 2's takes longer.
+Hours by the TPU compiler, layers in a loop (docs/compile.md), with 256,000 entries: 469, 112 and 17
+for the three phases on v5e-16; 408, 106 and 16 on v5p-16.
 """
 
 from ml_collections import ConfigDict
